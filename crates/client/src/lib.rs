@@ -1,0 +1,1 @@
+//! Overwinter for Rust programs.
