@@ -1,0 +1,151 @@
+//! One HTTP/2 connection to the gateway's Unix socket, dialled when first needed and again when it
+//! has broken.
+//!
+//! Ours rather than the library's, for three things that it hides: the error of a socket that
+//! nobody serves (which becomes `GATEWAY_UNREACHABLE`, with what to do), a request that was never
+//! sent on a connection that had just closed (which is sent on a new one), and the frame size.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use connectrpc::client::{BoxFuture, ClientBody, ClientTransport};
+use connectrpc::{ConnectError, ErrorDetail};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use overwinter_api::rpc::ErrorInfo;
+use tokio::net::UnixStream;
+use tokio::sync::Mutex;
+
+use crate::error::reason;
+
+/// Small for a stream and large for the connection: a reader that stands still must cost only
+/// itself, so the connection's window has room for many streams that are full.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 64 << 20;
+/// Fewer, larger frames: file contents come in messages of 1 MiB.
+const FRAME: u32 = 1 << 20;
+const SEND_BUFFER: usize = 2 << 20;
+
+/// Where the gateway listens unless told otherwise: `$XDG_RUNTIME_DIR/overwinter/gateway.sock` for
+/// a user who has such a folder and is not root, else `/run/overwinter/gateway.sock`.
+pub fn default_socket() -> PathBuf {
+    let base = std::env::var_os("XDG_RUNTIME_DIR")
+        .filter(|dir| !dir.is_empty() && !rustix::process::geteuid().is_root())
+        .map_or_else(|| PathBuf::from("/run"), PathBuf::from);
+    base.join("overwinter/gateway.sock")
+}
+
+/// A shared handle on the connection; clones are cheap and use the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct Transport {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    socket: PathBuf,
+    // Async, since it is held while dialling: callers that meet then wait for one dial.
+    sender: Mutex<Option<SendRequest<ClientBody>>>,
+}
+
+impl Transport {
+    pub(crate) fn new(socket: PathBuf) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                socket,
+                sender: Mutex::new(None),
+            }),
+        }
+    }
+
+    async fn sender(&self) -> Result<SendRequest<ClientBody>, ConnectError> {
+        let mut held = self.inner.sender.lock().await;
+        if let Some(sender) = held.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(sender.clone());
+        }
+        let sender = dial(&self.inner.socket).await?;
+        *held = Some(sender.clone());
+        Ok(sender)
+    }
+
+    async fn forward(
+        self,
+        request: Request<ClientBody>,
+    ) -> Result<Response<Incoming>, ConnectError> {
+        let mut request = request;
+        loop {
+            let mut sender = self.sender().await?;
+            match sender.try_send_request(request).await {
+                Ok(response) => return Ok(response),
+                Err(mut failed) => match failed.take_message() {
+                    // Not a byte of it was sent, so sending it elsewhere cannot do it twice. It
+                    // ends: a new dial that finds nobody is an error.
+                    Some(unsent) => request = unsent,
+                    None => {
+                        return Err(ConnectError::unavailable_from_transport(
+                            "the connection to the gateway broke",
+                            failed.into_error(),
+                        ));
+                    }
+                },
+            }
+        }
+    }
+}
+
+async fn dial(socket: &Path) -> Result<SendRequest<ClientBody>, ConnectError> {
+    let stream = UnixStream::connect(socket)
+        .await
+        .map_err(|error| unreachable(socket, error))?;
+    let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .adaptive_window(false)
+        .max_frame_size(FRAME)
+        .max_send_buf_size(SEND_BUFFER)
+        .keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| unreachable(socket, error))?;
+    // It ends when the last sender is dropped or the peer closes; its error reaches each call that
+    // it cuts short, so there is nobody else to tell.
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+fn unreachable(
+    socket: &Path,
+    error: impl std::error::Error + Send + Sync + 'static,
+) -> ConnectError {
+    let mut info = ErrorInfo {
+        reason: reason::GATEWAY_UNREACHABLE.to_owned(),
+        domain: "overwinter".to_owned(),
+        ..ErrorInfo::default()
+    };
+    info.metadata.insert(
+        "next".to_owned(),
+        "start it with `overwinter gateway run`, or name its socket with --socket or \
+         OVERWINTER_SOCKET"
+            .to_owned(),
+    );
+    ConnectError::unavailable(format!("no gateway answers on {}: {error}", socket.display()))
+        .with_detail(ErrorDetail::from_message("google.rpc.ErrorInfo", &info))
+        .with_source(error)
+}
+
+impl ClientTransport for Transport {
+    type ResponseBody = Incoming;
+    type Error = ConnectError;
+
+    fn send(
+        &self,
+        request: Request<ClientBody>,
+    ) -> BoxFuture<'static, Result<Response<Incoming>, ConnectError>> {
+        Box::pin(self.clone().forward(request))
+    }
+}

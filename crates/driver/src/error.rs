@@ -1,0 +1,32 @@
+//! The five ways in which a driver fails. Nothing is matched by message text.
+
+/// What a driver's call may end with, besides success.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriverError {
+    /// Refused, and surely without any effect.
+    #[error("{0}")]
+    Rejected(String),
+    /// This driver, or this configuration of it, never does this.
+    #[error("not supported: {0}")]
+    Unsupported(String),
+    /// What the call is about is not there (an image, a compute). Without any effect.
+    #[error("{0}")]
+    Missing(String),
+    /// A higher (fence, serial) was carried out. Without any effect.
+    #[error("fenced: an effect with a higher fence was carried out")]
+    Fenced,
+    /// It may or may not have happened, or may still happen: observe.
+    #[error("outcome unknown: {0}")]
+    Unknown(String),
+}
+
+impl DriverError {
+    /// Whether the call surely changed nothing.
+    #[must_use]
+    pub const fn surely_no_effect(&self) -> bool {
+        match self {
+            Self::Rejected(_) | Self::Unsupported(_) | Self::Missing(_) | Self::Fenced => true,
+            Self::Unknown(_) => false,
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The driver contract. A driver is an adapter to one backend; all that is special to that backend
+//! lives in it. Core reads [`SuspensionMode`]s and never asks which driver it talks to.
+//!
+//! | module | its one idea |
+//! |---|---|
+//! | [`driver`] | the trait: prepare, effects, observations |
+//! | [`types`] | what goes in and comes out |
+//! | [`error`] | the five ways to fail |
+//! | [`attach`] | how a supervisor, or a backend's own agent, reaches the gateway |
+//! | [`agent`] | what the gateway asks of whoever is inside |
+//! | [`ledger`] | the receipts, through a port to the gateway's store |
+
+pub mod agent;
+pub mod attach;
+pub mod driver;
+pub mod error;
+pub mod ledger;
+#[cfg(feature = "testkit")]
+pub mod testkit;
+pub mod types;
+
+pub use agent::{Agent, AgentError};
+pub use attach::{AttachPort, Credentials, Peer, Token};
+pub use driver::Driver;
+pub use error::DriverError;
+pub use ledger::Ledger;
+pub use types::*;

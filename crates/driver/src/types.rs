@@ -1,0 +1,133 @@
+//! What goes into a driver's calls and comes out of them.
+
+use std::time::Duration;
+
+use overwinter_lifecycle::config::Resources;
+use overwinter_lifecycle::ids::{EffectKey, Incarnation, SandboxId};
+pub use overwinter_lifecycle::record::{Compute, Debt, DebtKind, DriverReference};
+pub use overwinter_lifecycle::steps::{Effected, Observed};
+pub use overwinter_lifecycle::Depth;
+use serde::{Deserialize, Serialize};
+
+/// What a driver is and can do, as found out now: modes are never assumed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    pub name: String,
+    /// Of the driver and of what it drives, e.g. `0.1.0 (runc 1.1.5)`.
+    pub version: String,
+    pub features: Vec<String>,
+    pub modes: Vec<SuspensionMode>,
+    /// Depths that are not there, and why.
+    pub unavailable: Vec<(Depth, String)>,
+}
+
+impl Description {
+    #[must_use]
+    pub fn mode(&self, depth: Depth) -> Option<&SuspensionMode> {
+        self.modes.iter().find(|mode| mode.depth == depth)
+    }
+}
+
+/// One depth that a driver offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SuspensionMode {
+    pub depth: Depth,
+    pub preserves: Preserves,
+    pub releases: Releases,
+    pub survives: Survives,
+    /// Whether a resume gives the same native compute.
+    pub same_compute: bool,
+    /// The longest time after sending at which the backend may still carry out a request whose
+    /// reply was lost. Zero on a local runtime whose lock settles it.
+    pub lost_request_life: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Preserves {
+    pub processes: bool,
+    pub memory: bool,
+    pub root: bool,
+    pub workspace: bool,
+    pub addresses: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Releases {
+    pub cpu: bool,
+    pub memory: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Survives {
+    pub gateway_restart: bool,
+    pub host_reboot: bool,
+    pub power_loss: bool,
+}
+
+/// With every effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EffectContext {
+    /// Its receipt is durable before the call.
+    pub key: EffectKey,
+    /// What the compute that comes of it is to attach as.
+    pub incarnation: Incarnation,
+    /// From the call on. A driver that cannot answer in time answers `Unknown`.
+    pub deadline: Duration,
+}
+
+impl EffectContext {
+    #[must_use]
+    pub const fn sandbox(&self) -> SandboxId {
+        self.key.sandbox
+    }
+}
+
+/// What compute is made from. The same for create and for every later cold start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeSpec {
+    /// Also the hostname.
+    pub name: String,
+    pub image: PinnedImage,
+    pub resources: Resources,
+    /// "none" today.
+    pub network: String,
+}
+
+/// An image as it was found at create.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinnedImage {
+    /// As asked for.
+    pub image: String,
+    /// By content or by identity, as the driver can; opaque to the core.
+    pub digest: String,
+}
+
+/// What is so, by looking. Carries the boot id of the host or backend that it was seen on: resident
+/// memory never outlives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    pub observed: Observed,
+    pub boot_id: String,
+    /// Whether the storage is there.
+    pub storage: bool,
+}
+
+/// One compute that a listing found under this gateway's labels or another's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// None: not one of any gateway's.
+    pub gateway: Option<String>,
+    pub sandbox: Option<SandboxId>,
+    pub birth: Option<Incarnation>,
+    pub native_name: String,
+    pub observed: Observed,
+}
+
+/// Something has happened to a sandbox's compute; what, tells an observation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    pub sandbox: SandboxId,
+    /// The incarnation that the compute was started with.
+    pub held: Incarnation,
+}
+

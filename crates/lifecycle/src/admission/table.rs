@@ -1,0 +1,1 @@
+//! The admission table, row by row.

@@ -1,0 +1,233 @@
+//! Beginning an operation: everything that becomes so in the transaction that lets it run.
+//!
+//! It assigns the fence, raises `issued` and the disk generation where compute may come to run,
+//! checks capacity, marks the artifact, and, where no effect lies before the first one, records
+//! that intent in the same commit. An operation that finds nothing to do, or that cannot do it
+//! any more, ends right here without having changed anything else.
+
+use crate::capacity::{Limits, Usage};
+use crate::ids::Millis;
+use crate::operation::{Achieved, EffectKind, Intent, Operation, Outcome, Step, Verb};
+use crate::record::{Compute, Desired, RetainedStatus, Sandbox};
+use crate::{Depth, Fault, Phase, Reason};
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Begun {
+    /// It is `sandbox.running` now.
+    Running,
+    /// It ended at once; nothing runs.
+    Ended(Box<Operation>),
+}
+
+/// Begins `op` on a sandbox on which nothing runs. `others`: what all other records hold.
+pub fn begin(
+    sandbox: &mut Sandbox,
+    mut op: Operation,
+    others: Usage,
+    limits: &Limits,
+    now: Millis,
+) -> Begun {
+    debug_assert!(sandbox.running.is_none(), "one operation runs at a time");
+    let answer = match op.verb {
+        Verb::Create => begin_create(sandbox, others, limits),
+        Verb::Suspend { depth, .. } => begin_suspend(sandbox, depth, others, limits),
+        Verb::Resume { fallback } => begin_resume(sandbox, &mut op, fallback, others, limits),
+        Verb::Start => begin_start(sandbox, others, limits),
+        Verb::Delete { .. } => {
+            sandbox.desired = Desired::Deleted;
+            Answer::Run(Some(EffectKind::Delete))
+        }
+    };
+    match answer {
+        Answer::Run(intent) => {
+            sandbox.fence = sandbox.fence.next();
+            op.fence = sandbox.fence;
+            op.step = Step::Begun;
+            op.began_at = Some(now);
+            if op.verb.starts_compute() {
+                sandbox.issued = sandbox.issued.next();
+                sandbox.generation = sandbox.generation.next();
+                if let Some(retained) = &mut sandbox.retained {
+                    retained.status = match op.verb {
+                        Verb::Start => RetainedStatus::Discarding,
+                        _ if op.cold => RetainedStatus::Discarding,
+                        Verb::Create
+                        | Verb::Suspend { .. }
+                        | Verb::Resume { .. }
+                        | Verb::Delete { .. } => RetainedStatus::BeingConsumed(op.id),
+                    };
+                }
+            }
+            if let Some(effect) = intent {
+                op.serial = op.serial.next();
+                op.step = Step::Intent;
+                op.intent = Some(Intent {
+                    serial: op.serial,
+                    effect,
+                });
+            }
+            sandbox.running = Some(op);
+            Begun::Running
+        }
+        Answer::End(outcome) => {
+            op.step = Step::Ended;
+            op.ended_at = Some(now);
+            op.outcome = Some(outcome);
+            Begun::Ended(Box::new(op))
+        }
+    }
+}
+
+enum Answer {
+    /// Run, with this effect's intent recorded in the same commit.
+    Run(Option<EffectKind>),
+    End(Outcome),
+}
+
+impl Answer {
+    fn fail(reason: Reason, message: impl Into<String>) -> Self {
+        Self::End(Outcome::Failed(Fault::new(reason, message)))
+    }
+
+    const fn nothing_to_do() -> Self {
+        Self::End(Outcome::Succeeded {
+            achieved: Achieved::Done,
+            remarks: Vec::new(),
+        })
+    }
+}
+
+/// Room for compute, and no debt of compute that could still write to the same storage.
+fn room_to_run(sandbox: &Sandbox, others: Usage, limits: &Limits) -> Option<Answer> {
+    if sandbox.compute_debts > 0 {
+        let message = "compute of an earlier life still has to be removed";
+        return Some(Answer::fail(Reason::StartFailed, message));
+    }
+    match limits.admit(sandbox, others) {
+        Ok(()) => None,
+        Err(over) => Some(Answer::fail(Reason::CapacityExceeded, over.to_string())),
+    }
+}
+
+fn begin_create(sandbox: &mut Sandbox, others: Usage, limits: &Limits) -> Answer {
+    sandbox.desired = Desired::Running;
+    // The image is pinned before the intent: pinning reads, and may take long.
+    room_to_run(sandbox, others, limits).unwrap_or(Answer::Run(None))
+}
+
+fn begin_suspend(sandbox: &mut Sandbox, depth: Depth, others: Usage, limits: &Limits) -> Answer {
+    match sandbox.phase() {
+        Phase::Suspended(now) if now == depth => Answer::nothing_to_do(),
+        Phase::Suspended(now) if now > depth => Answer::fail(
+            Reason::AlreadyDeeper,
+            format!("it sleeps at {now} already, deeper than {depth}"),
+        ),
+        Phase::Failed if depth.keeps_memory() && sandbox.compute == Compute::Absent => {
+            Answer::fail(
+                Reason::ComputeLost,
+                "no compute is there whose memory could be kept",
+            )
+        }
+        Phase::Ready | Phase::Failed | Phase::Suspended(_) => {
+            if let Err(over) = limits.admit_artifact(sandbox, depth, others) {
+                return Answer::fail(Reason::CapacityExceeded, over.to_string());
+            }
+            sandbox.desired = Desired::Suspended(depth);
+            Answer::Run(None)
+        }
+        Phase::Deleting | Phase::Tombstone => deleting(),
+        Phase::Creating | Phase::Suspending(_) | Phase::Resuming => in_motion(),
+    }
+}
+
+fn begin_resume(
+    sandbox: &mut Sandbox,
+    op: &mut Operation,
+    fallback: bool,
+    others: Usage,
+    limits: &Limits,
+) -> Answer {
+    match sandbox.phase() {
+        Phase::Ready => return Answer::nothing_to_do(),
+        Phase::Suspended(_) | Phase::Failed => {}
+        Phase::Deleting | Phase::Tombstone => return deleting(),
+        Phase::Creating | Phase::Suspending(_) | Phase::Resuming => return in_motion(),
+    }
+    if let Some(refusal) = room_to_run(sandbox, others, limits) {
+        return refusal;
+    }
+    let Some(retained) = &sandbox.retained else {
+        // Failed: what is there decides, and only looking tells.
+        sandbox.desired = Desired::Running;
+        return Answer::Run(None);
+    };
+    let unusable = match retained.lost {
+        Some(depth) => Some((
+            Reason::RetainedLost,
+            format!("the {depth} that it slept at is gone"),
+        )),
+        None if retained.generation != sandbox.generation => Some((
+            Reason::RetainedStale,
+            format!(
+                "the {} belongs to disk generation {}, the disk is at {}",
+                retained.depth, retained.generation, sandbox.generation
+            ),
+        )),
+        None => None,
+    };
+    let effect = match (unusable, retained.depth) {
+        (Some((reason, message)), _) if !fallback => return Answer::fail(reason, message),
+        (Some(_), Depth::Freeze | Depth::Checkpoint) => {
+            op.cold = true;
+            // Whatever is left of the memory goes first.
+            sandbox.desired = Desired::Running;
+            return Answer::Run(
+                sandbox
+                    .compute
+                    .may_exist()
+                    .then_some(EffectKind::Suspend(Depth::Stop)),
+            );
+        }
+        (Some(_), Depth::Stop) => {
+            op.cold = true;
+            EffectKind::Start
+        }
+        (None, Depth::Stop) => EffectKind::Start,
+        (None, depth @ (Depth::Freeze | Depth::Checkpoint)) => EffectKind::Resume(depth),
+    };
+    sandbox.desired = Desired::Running;
+    Answer::Run(Some(effect))
+}
+
+fn begin_start(sandbox: &mut Sandbox, others: Usage, limits: &Limits) -> Answer {
+    match sandbox.phase() {
+        Phase::Ready => return Answer::nothing_to_do(),
+        Phase::Suspended(_) | Phase::Failed => {}
+        Phase::Deleting | Phase::Tombstone => return deleting(),
+        Phase::Creating | Phase::Suspending(_) | Phase::Resuming => return in_motion(),
+    }
+    if let Some(refusal) = room_to_run(sandbox, others, limits) {
+        return refusal;
+    }
+    sandbox.desired = Desired::Running;
+    // Old compute, and memory that is resident, must be settled absent first.
+    Answer::Run(Some(if sandbox.compute.may_exist() {
+        EffectKind::Suspend(Depth::Stop)
+    } else {
+        EffectKind::Start
+    }))
+}
+
+fn deleting() -> Answer {
+    Answer::fail(Reason::Deleting, "the sandbox is being deleted")
+}
+
+/// The store begins only when nothing runs, so no phase of motion can be met; should a record say
+/// otherwise, refusing is the safe answer.
+fn in_motion() -> Answer {
+    Answer::fail(
+        Reason::Interrupted,
+        "another operation is at work on the sandbox",
+    )
+}

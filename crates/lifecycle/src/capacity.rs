@@ -1,0 +1,155 @@
+//! Capacity, computed from the records: nothing is counted up or down, so nothing can leak.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Depth;
+use crate::operation::Verb;
+use crate::record::{Compute, Sandbox};
+
+/// What one record holds, or many together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub running: u64,
+    pub cpu_millis: u64,
+    pub memory_bytes: u64,
+    /// Of artifacts.
+    pub disk_bytes: u64,
+}
+
+impl Usage {
+    /// What `sandbox` holds now. Unknown outcomes and whatever still has live compute hold
+    /// everything until absence is observed.
+    #[must_use]
+    pub fn of(sandbox: &Sandbox) -> Self {
+        let resources = sandbox.spec.resources;
+        let full = Self {
+            running: 1,
+            cpu_millis: u64::from(resources.cpu_millis),
+            memory_bytes: resources.memory_bytes,
+            disk_bytes: 0,
+        };
+        let starting = sandbox
+            .running
+            .as_ref()
+            .is_some_and(|op| op.verb.starts_compute());
+        let suspending = sandbox
+            .running
+            .as_ref()
+            .is_some_and(|op| matches!(op.verb, Verb::Suspend { .. }));
+        let disk_bytes = sandbox
+            .retained
+            .as_ref()
+            .map_or(0, |retained| retained.size_bytes);
+        if starting || sandbox.compute_debts > 0 {
+            return Self { disk_bytes, ..full };
+        }
+        match sandbox.compute {
+            Compute::Absent => Self {
+                disk_bytes,
+                ..Self::default()
+            },
+            Compute::Live { .. } | Compute::Unknown => Self { disk_bytes, ..full },
+            Compute::Frozen { .. } if suspending => Self { disk_bytes, ..full },
+            // A freeze keeps its memory and gives back its CPU and its place.
+            Compute::Frozen { .. } => Self {
+                running: 0,
+                cpu_millis: 0,
+                memory_bytes: full.memory_bytes,
+                disk_bytes,
+            },
+        }
+    }
+}
+
+/// The gateway's limits; none is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    pub running: Option<u64>,
+    pub cpu_millis: Option<u64>,
+    pub memory_bytes: Option<u64>,
+    pub disk_bytes: Option<u64>,
+}
+
+/// What there is too little of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {used} of {limit} used, {asked} more asked for")]
+pub struct OverCapacity {
+    pub what: &'static str,
+    pub used: u64,
+    pub asked: u64,
+    pub limit: u64,
+}
+
+impl Limits {
+    #[must_use]
+    pub const fn are_set(&self) -> bool {
+        self.running.is_some()
+            || self.cpu_millis.is_some()
+            || self.memory_bytes.is_some()
+            || self.disk_bytes.is_some()
+    }
+
+    /// Whether `sandbox` may begin to run beside `others` (the sum of all other records).
+    ///
+    /// # Errors
+    /// Names the first thing that there is too little of.
+    pub fn admit(&self, sandbox: &Sandbox, others: Usage) -> Result<(), OverCapacity> {
+        let resources = sandbox.spec.resources;
+        let checks = [
+            ("running sandboxes", self.running, others.running, 1),
+            (
+                "cpu",
+                self.cpu_millis,
+                others.cpu_millis,
+                u64::from(resources.cpu_millis),
+            ),
+            (
+                "memory",
+                self.memory_bytes,
+                others.memory_bytes,
+                resources.memory_bytes,
+            ),
+        ];
+        for (what, limit, used, asked) in checks {
+            if let Some(limit) = limit
+                && used.saturating_add(asked) > limit
+            {
+                return Err(OverCapacity {
+                    what,
+                    used,
+                    asked,
+                    limit,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether suspending `sandbox` at `depth` may reserve what its artifact could need.
+    ///
+    /// # Errors
+    /// As [`Self::admit`].
+    pub fn admit_artifact(
+        &self,
+        sandbox: &Sandbox,
+        depth: Depth,
+        others: Usage,
+    ) -> Result<(), OverCapacity> {
+        let asked = match depth {
+            Depth::Checkpoint => sandbox.spec.resources.memory_bytes,
+            Depth::Freeze | Depth::Stop => 0,
+        };
+        match self.disk_bytes {
+            Some(limit) if asked > 0 && others.disk_bytes.saturating_add(asked) > limit => {
+                Err(OverCapacity {
+                    what: "disk for artifacts",
+                    used: others.disk_bytes,
+                    asked,
+                    limit,
+                })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}

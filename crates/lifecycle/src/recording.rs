@@ -1,0 +1,494 @@
+//! What each durable step writes. One [`Recording`] is one transaction; it is applied to the record
+//! as the transaction finds it, so a verb that arrived in between (a resume that turns a suspend
+//! back, a delete) is seen here and nowhere else.
+
+use serde::{Deserialize, Serialize};
+
+use crate::begin::{Begun, begin};
+use crate::capacity::{Limits, Usage};
+use crate::ids::{EffectKey, Fence, Millis, OperationId};
+use crate::operation::{Achieved, EffectKind, Intent, Operation, Outcome, Step, Stopping, Verb};
+use crate::record::{
+    Compute, Debt, Desired, DriverReference, Failure, MainExit, Retained, RetainedStatus, Sandbox,
+};
+use crate::{Depth, Fault, Reason};
+
+/// One durable step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Recording {
+    /// The effect that comes next may happen from here on.
+    Intent {
+        effect: EffectKind,
+        /// What the image was pinned to (create).
+        pinned: Option<String>,
+        /// Whether the supervisor was asked to quiesce (suspend).
+        quiesced: bool,
+    },
+    /// The processes have ended and their results are recorded (`stop`).
+    Terminated,
+    /// The restore is settled absent: its memory is discarded, and the same operation goes on as a
+    /// cold start under a new incarnation.
+    FallBack,
+    End(Ending),
+}
+
+/// How an operation ends, and what is so from then on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ending {
+    /// Attached and running. `secret`: what the supervisor attached with; the owner fills it in.
+    Ready {
+        compute: Compute,
+        achieved: Achieved,
+        remarks: Vec<String>,
+        secret: Option<SecretHash>,
+    },
+    /// Confirmed asleep.
+    Suspended(Asleep),
+    /// A suspend that was rejected or undone: the sandbox is as it was.
+    Aborted(Fault),
+    TurnedBack,
+    /// A resume or start that failed with the storage intact: asleep as before, or at `stop`.
+    StillSuspended {
+        fault: Fault,
+        memory: Memory,
+        compute: Compute,
+    },
+    Failed {
+        fault: Fault,
+        compute: Compute,
+    },
+    /// A create that left nothing: the record becomes a tombstone and the name is free.
+    NeverWas {
+        fault: Fault,
+        debts: Vec<Debt>,
+    },
+    Deleted {
+        remarks: Vec<String>,
+    },
+    /// Removing did not succeed; the wish stands and is tried again.
+    NotDeleted(Fault),
+    /// A delete takes over; whatever is not settled is its to settle.
+    Interrupted,
+}
+
+/// What a suspension left.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asleep {
+    pub depth: Depth,
+    pub compute: Compute,
+    pub reference: DriverReference,
+    pub size_bytes: u64,
+    /// Promised and gone.
+    pub lost: Option<Depth>,
+    pub debts: Vec<Debt>,
+    pub remarks: Vec<String>,
+}
+
+/// What has become of memory that a resume wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// It is proved that nothing ran since it was retained: available again, bound to the present
+    /// generation.
+    NothingRan,
+    /// It is gone, or something may have run on it.
+    Lost,
+}
+
+/// SHA-256 of the secret of a supervisor's attach, for the incarnation that it attached under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SecretHash(pub [u8; 32]);
+
+/// What came of a recording.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Recorded {
+    /// It is durable. The key of the new intent, if there is one.
+    Done(Option<EffectKey>),
+    /// Nothing was written: the operation is to stop at this boundary.
+    Stop(Stopping),
+    /// The operation has ended; `next` is what began in the same commit.
+    Ended { next: Option<OperationId> },
+}
+
+/// Everything that one transaction writes besides the record itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows {
+    /// Ended operations, to be kept as history.
+    pub ended: Vec<Operation>,
+    /// New intents.
+    pub intents: Vec<(EffectKey, EffectKind)>,
+    /// Intents whose outcome is settled now, with a word for the ledger.
+    pub settled: Vec<(EffectKey, &'static str)>,
+    pub debts: Vec<Debt>,
+}
+
+/// The operation that wrote is not the one that runs: it was fenced off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the operation does not run any more")]
+pub struct NotRunning;
+
+/// Applies one recording of operation (`id`, `fence`).
+///
+/// # Errors
+/// [`NotRunning`] when another operation runs, or none: the writer must stop.
+pub fn record(
+    sandbox: &mut Sandbox,
+    (id, fence): (OperationId, Fence),
+    recording: Recording,
+    (others, limits): (Usage, &Limits),
+    now: Millis,
+) -> Result<(Recorded, Rows), NotRunning> {
+    let mut rows = Rows::default();
+    let Some(op) = sandbox
+        .running
+        .as_mut()
+        .filter(|op| op.id == id && op.fence == fence)
+    else {
+        return Err(NotRunning);
+    };
+    if let (Some(stopping), false) = (op.stopping, matches!(recording, Recording::End(_))) {
+        return Ok((Recorded::Stop(stopping), rows));
+    }
+    let recorded = match recording {
+        Recording::Intent {
+            effect,
+            pinned,
+            quiesced,
+        } => {
+            settle(op, "settled", &mut rows);
+            op.serial = op.serial.next();
+            op.step = Step::Intent;
+            op.intent = Some(Intent {
+                serial: op.serial,
+                effect,
+            });
+            op.quiesced |= quiesced;
+            if pinned.is_some() {
+                sandbox.spec.image_digest = pinned;
+            }
+            Recorded::Done(new_intent(sandbox, &mut rows))
+        }
+        Recording::Terminated => {
+            op.step = Step::Terminated;
+            Recorded::Done(None)
+        }
+        Recording::FallBack => {
+            settle(op, "restore failed", &mut rows);
+            op.cold = true;
+            op.serial = op.serial.next();
+            op.step = Step::Intent;
+            op.intent = Some(Intent {
+                serial: op.serial,
+                effect: EffectKind::Start,
+            });
+            sandbox.issued = sandbox.issued.next();
+            sandbox.generation = sandbox.generation.next();
+            sandbox.compute = Compute::Absent;
+            if let Some(retained) = &mut sandbox.retained {
+                retained.status = RetainedStatus::Discarding;
+            }
+            Recorded::Done(new_intent(sandbox, &mut rows))
+        }
+        Recording::End(ending) => end(sandbox, ending, (others, limits), now, &mut rows),
+    };
+    sandbox.updated_at = now;
+    Ok((recorded, rows))
+}
+
+fn settle(op: &mut Operation, word: &'static str, rows: &mut Rows) {
+    if let Some(key) = op.intent_key() {
+        rows.settled.push((key, word));
+    }
+    op.intent = None;
+}
+
+/// The row of the intent that the running operation has just recorded.
+fn new_intent(sandbox: &Sandbox, rows: &mut Rows) -> Option<EffectKey> {
+    let op = sandbox.running.as_ref()?;
+    let (key, intent) = (op.intent_key()?, op.intent?);
+    rows.intents.push((key, intent.effect));
+    Some(key)
+}
+
+fn end(
+    sandbox: &mut Sandbox,
+    ending: Ending,
+    room: (Usage, &Limits),
+    now: Millis,
+    rows: &mut Rows,
+) -> Recorded {
+    let Some(mut op) = sandbox.running.take() else {
+        return Recorded::Ended { next: None };
+    };
+    let outcome = match ending {
+        Ending::Ready {
+            compute,
+            achieved,
+            remarks,
+            secret,
+        } => {
+            settle(&mut op, "done", rows);
+            sandbox.compute = compute;
+            sandbox.retained = None;
+            sandbox.failure = None;
+            if secret.is_some() {
+                sandbox.secret = secret;
+            }
+            Outcome::Succeeded { achieved, remarks }
+        }
+        Ending::Suspended(asleep) => {
+            settle(&mut op, "done", rows);
+            fall_asleep(sandbox, &op, asleep, now, rows)
+        }
+        Ending::Aborted(fault) => {
+            settle(&mut op, "aborted", rows);
+            set_desired_back(sandbox);
+            Outcome::Failed(fault)
+        }
+        Ending::TurnedBack => {
+            settle(&mut op, "turned back", rows);
+            set_desired_back(sandbox);
+            Outcome::TurnedBack(match op.stopping {
+                Some(Stopping::TurnBack(by)) => by,
+                Some(Stopping::Delete(by)) => Some(by),
+                None => None,
+            })
+        }
+        Ending::StillSuspended {
+            fault,
+            memory,
+            compute,
+        } => {
+            settle(&mut op, "failed", rows);
+            still_suspended(sandbox, memory, compute, now);
+            sandbox.failure = Some(Failure {
+                fault: fault.clone(),
+                operation: Some(op.id),
+                at: now,
+            });
+            Outcome::Failed(fault)
+        }
+        Ending::Failed { fault, compute } => {
+            settle(&mut op, "failed", rows);
+            sandbox.compute = compute;
+            sandbox.retained = None;
+            sandbox.failure = Some(Failure {
+                fault: fault.clone(),
+                operation: Some(op.id),
+                at: now,
+            });
+            Outcome::Failed(fault)
+        }
+        Ending::NeverWas { fault, debts } => {
+            settle(&mut op, "absent", rows);
+            rows.debts = debts;
+            sandbox.desired = Desired::Deleted;
+            sandbox.compute = Compute::Absent;
+            sandbox.tombstone_at = Some(now);
+            sandbox.failure = Some(Failure {
+                fault: fault.clone(),
+                operation: Some(op.id),
+                at: now,
+            });
+            Outcome::Failed(fault)
+        }
+        Ending::Deleted { remarks } => {
+            settle(&mut op, "done", rows);
+            sandbox.compute = Compute::Absent;
+            sandbox.retained = None;
+            sandbox.failure = None;
+            sandbox.tombstone_at = Some(now);
+            Outcome::Succeeded {
+                achieved: Achieved::Done,
+                remarks,
+            }
+        }
+        Ending::NotDeleted(fault) => {
+            settle(&mut op, "failed", rows);
+            sandbox.compute = Compute::Unknown;
+            sandbox.failure = Some(Failure {
+                fault: fault.clone(),
+                operation: Some(op.id),
+                at: now,
+            });
+            Outcome::Failed(fault)
+        }
+        Ending::Interrupted => {
+            // An intent stays unsettled in the ledger: the delete settles it by removing.
+            if op.intent.is_some() {
+                sandbox.compute = Compute::Unknown;
+            }
+            Outcome::Failed(Fault::new(Reason::Interrupted, "a delete took over"))
+        }
+    };
+    op.step = Step::Ended;
+    op.ended_at = Some(now);
+    op.outcome = Some(outcome);
+    rows.ended.push(op);
+    begin_next(sandbox, room, now, rows)
+}
+
+/// The waiting operation begins in the transaction in which the running one ends, so that nothing
+/// can come between them.
+fn begin_next(
+    sandbox: &mut Sandbox,
+    (others, limits): (Usage, &Limits),
+    now: Millis,
+    rows: &mut Rows,
+) -> Recorded {
+    let Some(mut waiting) = sandbox.waiting.take() else {
+        return Recorded::Ended { next: None };
+    };
+    if sandbox.tombstone_at.is_some() {
+        let fault = Fault::new(Reason::Deleting, "the sandbox is gone");
+        waiting.outcome = Some(match waiting.verb {
+            // What a waiting delete wanted is so.
+            Verb::Delete { .. } => Outcome::Succeeded {
+                achieved: Achieved::Done,
+                remarks: Vec::new(),
+            },
+            Verb::Create | Verb::Suspend { .. } | Verb::Resume { .. } | Verb::Start => {
+                Outcome::Failed(fault)
+            }
+        });
+        waiting.step = Step::Ended;
+        waiting.ended_at = Some(now);
+        rows.ended.push(waiting);
+        return Recorded::Ended { next: None };
+    }
+    let next = waiting.id;
+    match begin(sandbox, waiting, others, limits, now) {
+        Begun::Running => {
+            new_intent(sandbox, rows);
+            Recorded::Ended { next: Some(next) }
+        }
+        Begun::Ended(op) => {
+            rows.ended.push(*op);
+            Recorded::Ended { next: None }
+        }
+    }
+}
+
+/// A suspend that did not happen leaves no wish behind.
+fn set_desired_back(sandbox: &mut Sandbox) {
+    sandbox.desired = match (&sandbox.desired, &sandbox.retained) {
+        (Desired::Deleted, _) => Desired::Deleted,
+        (Desired::Running | Desired::Suspended(_), Some(retained)) => {
+            Desired::Suspended(retained.depth)
+        }
+        (Desired::Running | Desired::Suspended(_), None) => Desired::Running,
+    };
+}
+
+fn fall_asleep(
+    sandbox: &mut Sandbox,
+    op: &Operation,
+    asleep: Asleep,
+    now: Millis,
+    rows: &mut Rows,
+) -> Outcome {
+    rows.debts = asleep.debts;
+    sandbox.compute = asleep.compute;
+    sandbox.failure = None;
+    if sandbox.desired != Desired::Deleted {
+        sandbox.desired = Desired::Suspended(asleep.depth);
+    }
+    sandbox.retained = Some(Retained {
+        depth: asleep.depth,
+        status: RetainedStatus::Available,
+        reference: asleep.reference,
+        generation: sandbox.generation,
+        size_bytes: asleep.size_bytes,
+        since: now,
+        expires_at: None,
+        lost: asleep.lost,
+        quiesced: op.quiesced,
+    });
+    match asleep.lost {
+        None => Outcome::Succeeded {
+            achieved: Achieved::Done,
+            remarks: asleep.remarks,
+        },
+        Some(depth) => Outcome::Failed(Fault::new(
+            Reason::RetainedLost,
+            format!("the compute ended while it was suspended at {depth}; its storage is intact"),
+        )),
+    }
+}
+
+fn still_suspended(sandbox: &mut Sandbox, memory: Memory, compute: Compute, now: Millis) {
+    let generation = sandbox.generation;
+    sandbox.compute = compute;
+    let at_stop = |lost| Retained {
+        depth: Depth::Stop,
+        status: RetainedStatus::Available,
+        reference: DriverReference::default(),
+        generation,
+        size_bytes: 0,
+        since: now,
+        expires_at: None,
+        lost,
+        quiesced: false,
+    };
+    let retained = match (sandbox.retained.take(), memory) {
+        (Some(retained), Memory::NothingRan) => Retained {
+            status: RetainedStatus::Available,
+            generation,
+            ..retained
+        },
+        // A start discards memory on purpose: nothing that was promised is missed.
+        (Some(retained), Memory::Lost) => {
+            let discarded = retained.status == RetainedStatus::Discarding;
+            let promised = retained.depth.keeps_memory().then_some(retained.depth);
+            at_stop(if discarded {
+                None
+            } else {
+                promised.or(retained.lost)
+            })
+        }
+        (None, Memory::NothingRan | Memory::Lost) => at_stop(None),
+    };
+    if sandbox.desired != Desired::Deleted {
+        sandbox.desired = Desired::Suspended(retained.depth);
+    }
+    sandbox.retained = Some(retained);
+}
+
+/// Compute was found gone while nothing was at work on the sandbox. Memory that was promised is
+/// `lost`; running compute promised nothing, and its sandbox is Failed with the storage intact.
+///
+/// Returns whether the record changed: an observation of another incarnation counts for nothing.
+pub fn record_loss(sandbox: &mut Sandbox, observed: Compute, now: Millis) -> bool {
+    if sandbox.running.is_some() || sandbox.tombstone_at.is_some() || observed.may_exist() {
+        return false;
+    }
+    match &mut sandbox.retained {
+        Some(retained) if retained.depth == Depth::Freeze => {
+            retained.depth = Depth::Stop;
+            retained.lost = Some(Depth::Freeze);
+            retained.reference = DriverReference::default();
+            sandbox.desired = Desired::Suspended(Depth::Stop);
+        }
+        // Neither needs compute.
+        Some(_) => return false,
+        None if sandbox.compute.may_exist() => {
+            let fault = Fault::new(
+                Reason::ComputeLost,
+                "its compute is gone; its storage is intact",
+            );
+            sandbox.failure = Some(Failure {
+                fault,
+                operation: None,
+                at: now,
+            });
+        }
+        None => return false,
+    }
+    sandbox.compute = observed;
+    sandbox.updated_at = now;
+    true
+}
+
+/// The main process has ended: recorded, and never a change of phase.
+pub fn record_main_exit(sandbox: &mut Sandbox, exit: MainExit) {
+    sandbox.main_exit = Some(exit);
+}

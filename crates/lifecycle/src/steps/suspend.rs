@@ -1,0 +1,251 @@
+//! The steps of `suspend`.
+//!
+//! Until the intent is recorded everything can be undone: the sandbox is Ready again with every
+//! exec untouched. After it, a memory depth that fails with its compute intact reattaches; a `stop`
+//! goes on towards Suspended, or ends Failed; never Ready.
+//!
+//! From Suspended, a deeper suspend never wakes: no supervisor is spoken to and no user code runs.
+
+use super::{Action, Effected, Event, Observed, TRIES, end, intent, lost_track};
+use crate::operation::{EffectKind, Operation, Step};
+use crate::record::{Compute, DriverReference, Sandbox};
+use crate::recording::{Asleep, Ending, Recording};
+use crate::{Depth, Fault, Reason};
+
+pub(super) fn first(sandbox: &Sandbox, op: &Operation, depth: Depth) -> Action {
+    match op.step {
+        Step::Waiting | Step::Begun => {
+            if sandbox.compute.may_exist() {
+                Action::Prepare(depth)
+            } else {
+                // Failed without compute: the driver confirms it, and it sleeps on its storage.
+                intent(EffectKind::Suspend(depth))
+            }
+        }
+        Step::Intent => Action::Observe {
+            after: Some(EffectKind::Suspend(depth)),
+            tries: 0,
+        },
+        Step::Terminated | Step::Ended => Action::Call {
+            effect: EffectKind::Suspend(depth),
+            tries: 0,
+        },
+    }
+}
+
+/// Whether nothing inside may be spoken to: it sleeps already.
+fn is_deepening(sandbox: &Sandbox) -> bool {
+    sandbox.retained.is_some()
+}
+
+pub(super) fn next(
+    sandbox: &Sandbox,
+    op: &Operation,
+    depth: Depth,
+    done: Action,
+    event: Event,
+) -> Action {
+    let effect = EffectKind::Suspend(depth);
+    match (done, event) {
+        (Action::Prepare(_), Event::Done) if is_deepening(sandbox) => intent(effect),
+        (Action::Prepare(_), Event::Done) => Action::Quiesce,
+        (Action::Prepare(_), Event::Refused(fault) | Event::Unknown(fault)) => {
+            end(Ending::Aborted(fault))
+        }
+
+        (Action::Quiesce, Event::Done | Event::DoneWith(_)) => Action::Record(Recording::Intent {
+            effect,
+            pinned: None,
+            quiesced: true,
+        }),
+        (Action::Quiesce, Event::Refused(fault)) => {
+            Action::Unquiesce(Box::new(Ending::Aborted(fault)))
+        }
+        (Action::Quiesce, Event::Unreachable) => match depth {
+            // A stop needs nobody's consent.
+            Depth::Stop => intent(effect),
+            Depth::Freeze | Depth::Checkpoint => {
+                Action::Unquiesce(Box::new(Ending::Aborted(Fault::new(
+                    Reason::SupervisorUnreachable,
+                    "its supervisor does not answer",
+                ))))
+            }
+        },
+        (Action::Unquiesce(ending), _) => end(*ending),
+
+        (Action::Record(Recording::Intent { .. }), Event::Recorded) => match depth {
+            _ if is_deepening(sandbox) || !op.quiesced => Action::Call { effect, tries: 0 },
+            Depth::Stop => Action::Terminate,
+            Depth::Freeze | Depth::Checkpoint => Action::Detach,
+        },
+        (Action::Terminate, Event::Done) => Action::Record(Recording::Terminated),
+        // It was asked and did not answer: the driver ends what is left.
+        (Action::Terminate, _) | (Action::Record(Recording::Terminated), Event::Recorded) => {
+            Action::Call { effect, tries: 0 }
+        }
+        (Action::Detach, Event::Done) => Action::Call { effect, tries: 0 },
+        (Action::Detach, _) => Action::Reattach(Fault::new(
+            Reason::SuspendAborted,
+            "its supervisor did not let go of the connection",
+        )),
+
+        (
+            Action::Call {
+                effect: EffectKind::Suspend(_),
+                tries,
+            },
+            event,
+        ) => after_call(sandbox, depth, tries, event),
+        (Action::Observe { tries, .. }, Event::Observed(observed)) => {
+            settle(sandbox, op, depth, tries, observed)
+        }
+
+        (Action::Reattach(fault), Event::Attached) => {
+            Action::Unquiesce(Box::new(Ending::Aborted(fault)))
+        }
+        (Action::Reattach(_), Event::ComputeGone) => asleep_on_storage(depth),
+        (Action::Reattach(fault), _) => end(Ending::Failed {
+            fault: Fault::new(
+                Reason::AttachTimeout,
+                format!("{fault}; and its supervisor did not come back"),
+            ),
+            compute: sandbox.compute,
+        }),
+        (done, event) => look_again(depth, &done, &event),
+    }
+}
+
+fn after_call(sandbox: &Sandbox, depth: Depth, tries: u32, event: Event) -> Action {
+    match event {
+        Event::Effected(effected) => match (depth, effected.compute) {
+            (Depth::Freeze, Compute::Frozen { .. })
+            | (Depth::Checkpoint | Depth::Stop, Compute::Absent) => asleep(depth, effected),
+            (Depth::Freeze, Compute::Absent) => asleep_on_storage(depth),
+            (_, Compute::Live { .. } | Compute::Frozen { .. } | Compute::Unknown) => {
+                Action::Observe {
+                    after: Some(EffectKind::Suspend(depth)),
+                    tries,
+                }
+            }
+        },
+        // Surely no effect. What was promised before is still so.
+        Event::Refused(fault) if is_deepening(sandbox) => end(Ending::Aborted(fault)),
+        Event::Refused(fault) if depth.keeps_memory() => Action::Reattach(fault),
+        Event::Refused(_) | Event::Unknown(_) => Action::Observe {
+            after: Some(EffectKind::Suspend(depth)),
+            tries,
+        },
+        event => look_again(
+            depth,
+            &Action::Call {
+                effect: EffectKind::Suspend(depth),
+                tries,
+            },
+            &event,
+        ),
+    }
+}
+
+/// The outcome was unknown; this is what there is.
+fn settle(
+    sandbox: &Sandbox,
+    op: &Operation,
+    depth: Depth,
+    tries: u32,
+    observed: Observed,
+) -> Action {
+    let again = Action::Call {
+        effect: EffectKind::Suspend(depth),
+        tries: tries + 1,
+    };
+    match (depth, observed) {
+        (Depth::Freeze, Observed::Frozen { held }) => asleep(
+            depth,
+            Effected {
+                compute: Compute::Frozen { held },
+                reference: DriverReference::default(),
+                size_bytes: 0,
+                leftovers: Vec::new(),
+                remarks: Vec::new(),
+            },
+        ),
+        (Depth::Freeze, Observed::Live { .. }) => Action::Reattach(Fault::new(
+            Reason::SuspendAborted,
+            "the freeze did not happen; it is running on",
+        )),
+        (Depth::Freeze | Depth::Checkpoint, Observed::Absent | Observed::Stopped) => {
+            asleep_on_storage(depth)
+        }
+        // Called also where nothing is there: the driver syncs the storage and clears leftovers.
+        (Depth::Stop, Observed::Absent | Observed::Stopped) if tries == 0 => again,
+        (Depth::Stop, Observed::Absent | Observed::Stopped) => asleep(
+            depth,
+            Effected {
+                compute: Compute::Absent,
+                reference: DriverReference::default(),
+                size_bytes: 0,
+                leftovers: Vec::new(),
+                remarks: Vec::new(),
+            },
+        ),
+        // Recovered before its processes were asked to end: ask them.
+        (Depth::Stop, Observed::Live { .. })
+            if tries == 0 && op.step == Step::Intent && op.quiesced && !is_deepening(sandbox) =>
+        {
+            Action::Terminate
+        }
+        (Depth::Stop | Depth::Checkpoint, Observed::Live { .. } | Observed::Frozen { .. })
+            if tries < TRIES =>
+        {
+            again
+        }
+        (Depth::Stop | Depth::Checkpoint, Observed::Frozen { .. }) if is_deepening(sandbox) => {
+            end(Ending::Aborted(Fault::new(
+                Reason::StopFailed,
+                "its frozen compute could not be ended",
+            )))
+        }
+        (_, observed) => end(Ending::Failed {
+            fault: Fault::new(Reason::StopFailed, "its compute could not be settled"),
+            compute: observed.compute(),
+        }),
+    }
+}
+
+fn asleep(depth: Depth, effected: Effected) -> Action {
+    end(Ending::Suspended(Asleep {
+        depth,
+        compute: effected.compute,
+        reference: effected.reference,
+        size_bytes: effected.size_bytes,
+        lost: None,
+        debts: effected.leftovers,
+        remarks: effected.remarks,
+    }))
+}
+
+/// The compute ended on its way to sleep: its memory was promised and is gone.
+fn asleep_on_storage(promised: Depth) -> Action {
+    end(Ending::Suspended(Asleep {
+        depth: Depth::Stop,
+        compute: Compute::Absent,
+        reference: DriverReference::default(),
+        size_bytes: 0,
+        lost: promised.keeps_memory().then_some(promised),
+        debts: Vec::new(),
+        remarks: Vec::new(),
+    }))
+}
+
+fn look_again(depth: Depth, done: &Action, event: &Event) -> Action {
+    match done {
+        Action::Observe { .. } => end(Ending::Failed {
+            fault: lost_track(done, event),
+            compute: Compute::Unknown,
+        }),
+        _ => Action::Observe {
+            after: Some(EffectKind::Suspend(depth)),
+            tries: TRIES,
+        },
+    }
+}

@@ -1,0 +1,350 @@
+//! The steps of everything that leads to running compute: `create`, `resume`, `start`.
+//!
+//! A resume is never issued twice while the first may be alive: what is unknown is observed, and a
+//! retry happens only where absence (or a compute still frozen) was seen. Once something ran,
+//! nothing reports Suspended again with the same memory.
+
+use super::{Action, Event, Observed, TRIES, end, intent, lost_track};
+use crate::operation::{Achieved, EffectKind, Operation, Step, Verb};
+use crate::record::{Compute, Sandbox};
+use crate::recording::{Ending, Memory, Recording};
+use crate::{Depth, Fault, Reason};
+
+pub(super) fn first(_sandbox: &Sandbox, op: &Operation) -> Action {
+    match (op.step, op.intent) {
+        // Recorded by an owner that is gone: it may have happened.
+        (Step::Intent, Some(intent)) if op.attempt > 1 => Action::Observe {
+            after: Some(intent.effect),
+            tries: 0,
+        },
+        (Step::Intent, Some(intent)) => Action::Call {
+            effect: intent.effect,
+            tries: 0,
+        },
+        (Step::Waiting | Step::Begun | Step::Intent | Step::Terminated | Step::Ended, _) => {
+            match op.verb {
+                Verb::Create => Action::Pin,
+                Verb::Resume { .. } | Verb::Start | Verb::Suspend { .. } | Verb::Delete { .. } => {
+                    Action::Observe {
+                        after: None,
+                        tries: 0,
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event) -> Action {
+    match (done, event) {
+        (Action::Pin, Event::Pinned(digest)) => Action::Record(Recording::Intent {
+            effect: EffectKind::Create,
+            pinned: Some(digest),
+            quiesced: false,
+        }),
+        (Action::Pin, Event::Refused(fault) | Event::Unknown(fault)) => end(Ending::NeverWas {
+            fault,
+            debts: Vec::new(),
+        }),
+
+        (Action::Record(Recording::Intent { effect, .. }), Event::Recorded) => {
+            Action::Call { effect, tries: 0 }
+        }
+        (Action::Record(Recording::FallBack), Event::Recorded) => Action::Call {
+            effect: EffectKind::Start,
+            tries: 0,
+        },
+
+        // What was there before a cold start is settled absent.
+        (
+            Action::Call {
+                effect: EffectKind::Suspend(_),
+                tries,
+            },
+            Event::Effected(effected),
+        ) => match effected.compute {
+            Compute::Absent => intent(EffectKind::Start),
+            Compute::Live { .. } | Compute::Frozen { .. } | Compute::Unknown => Action::Observe {
+                after: Some(EffectKind::Suspend(Depth::Stop)),
+                tries,
+            },
+        },
+        (Action::Call { .. }, Event::Effected(_)) => Action::Attach,
+        (
+            Action::Call {
+                effect: EffectKind::Create,
+                ..
+            },
+            Event::Refused(fault),
+        ) => end(Ending::NeverWas {
+            fault,
+            debts: Vec::new(),
+        }),
+        (
+            Action::Call {
+                effect: effect @ (EffectKind::Start | EffectKind::Resume(_)),
+                ..
+            },
+            Event::Refused(fault),
+        ) => refused(sandbox, op, effect, fault),
+        (Action::Call { effect, tries }, Event::Refused(_) | Event::Unknown(_)) => {
+            Action::Observe {
+                after: Some(effect),
+                tries,
+            }
+        }
+
+        (Action::Observe { after, tries }, Event::Observed(observed)) => {
+            settle(sandbox, op, after, tries, observed)
+        }
+
+        (Action::Attach, Event::Attached) => attached(sandbox, op),
+        (Action::Attach, Event::AttachTimeout | Event::ComputeGone | Event::Unreachable) => {
+            // Looked at as one that has run: TRIES leaves no further call.
+            Action::Observe {
+                after: op.intent.map(|intent| intent.effect),
+                tries: TRIES + 1,
+            }
+        }
+        (Action::LiftQuiesce, _) => ready_or_hook(sandbox, op, Vec::new()),
+        (Action::StartMain, event) => ready_or_hook(sandbox, op, remarks(event)),
+        (Action::Hook, event) => ready(sandbox, op, remarks(event)),
+        (done, event) => match done {
+            Action::Observe { .. } => end(Ending::Failed {
+                fault: lost_track(&done, &event),
+                compute: Compute::Unknown,
+            }),
+            _ => Action::Observe {
+                after: op.intent.map(|intent| intent.effect),
+                tries: TRIES + 1,
+            },
+        },
+    }
+}
+
+fn remarks(event: Event) -> Vec<String> {
+    match event {
+        Event::DoneWith(remark) => vec![remark],
+        Event::Refused(fault) | Event::Unknown(fault) => vec![fault.message],
+        Event::Unreachable => vec!["its supervisor did not answer".to_owned()],
+        _ => Vec::new(),
+    }
+}
+
+/// The driver refused, surely without an effect: nothing ran.
+fn refused(sandbox: &Sandbox, op: &Operation, effect: EffectKind, fault: Fault) -> Action {
+    match effect {
+        // Only looking proves that frozen compute is still frozen.
+        EffectKind::Resume(Depth::Freeze) => Action::Observe {
+            after: Some(effect),
+            tries: TRIES,
+        },
+        EffectKind::Resume(Depth::Checkpoint | Depth::Stop) if falls_back(op) => {
+            Action::Record(Recording::FallBack)
+        }
+        EffectKind::Resume(Depth::Checkpoint | Depth::Stop) => end(Ending::StillSuspended {
+            fault: Fault::new(Reason::RestoreFailed, fault.message),
+            memory: Memory::NothingRan,
+            compute: Compute::Absent,
+        }),
+        EffectKind::Create
+        | EffectKind::Start
+        | EffectKind::Suspend(_)
+        | EffectKind::Reattach
+        | EffectKind::Delete => cold_start_failed(sandbox, fault.message),
+    }
+}
+
+fn falls_back(op: &Operation) -> bool {
+    op.verb == Verb::Resume { fallback: true } && !op.cold
+}
+
+/// Nothing is there and nothing ran: asleep on the storage.
+fn cold_start_failed(sandbox: &Sandbox, message: String) -> Action {
+    let kept = sandbox
+        .retained
+        .as_ref()
+        .is_some_and(|retained| retained.depth == Depth::Stop);
+    end(Ending::StillSuspended {
+        fault: Fault::new(Reason::StartFailed, message),
+        memory: if kept {
+            Memory::NothingRan
+        } else {
+            Memory::Lost
+        },
+        compute: Compute::Absent,
+    })
+}
+
+/// What was seen decides. `tries` above [`TRIES`]: the effect had happened, or must not be tried
+/// again.
+fn settle(
+    sandbox: &Sandbox,
+    op: &Operation,
+    after: Option<EffectKind>,
+    tries: u32,
+    observed: Observed,
+) -> Action {
+    let spent = tries > TRIES;
+    let again = |effect| Action::Call {
+        effect,
+        tries: tries + 1,
+    };
+    match (after, observed) {
+        (_, Observed::Unknown | Observed::InTransition) => end(Ending::Failed {
+            fault: Fault::new(
+                Reason::DriverTimeout,
+                "its compute could not be observed in time",
+            ),
+            compute: Compute::Unknown,
+        }),
+
+        // Out of Failed: nothing was called yet.
+        (None, Observed::Live { .. }) => intent(EffectKind::Reattach),
+        (None, Observed::Frozen { .. }) if !op.cold => intent(EffectKind::Resume(Depth::Freeze)),
+        (None, Observed::Frozen { .. }) => intent(EffectKind::Suspend(Depth::Stop)),
+        (None, Observed::Absent | Observed::Stopped) => intent(EffectKind::Start),
+
+        // Compute of before is in the way of a cold start.
+        (Some(EffectKind::Suspend(_)), Observed::Absent | Observed::Stopped) => {
+            intent(EffectKind::Start)
+        }
+        (
+            Some(effect @ EffectKind::Suspend(_)),
+            Observed::Live { .. } | Observed::Frozen { .. },
+        ) => {
+            if tries < TRIES {
+                again(effect)
+            } else {
+                end(Ending::Failed {
+                    fault: Fault::new(Reason::StopFailed, "its old compute could not be ended"),
+                    compute: observed.compute(),
+                })
+            }
+        }
+
+        // It is there. Either it attaches now, or it had its time.
+        (Some(_), Observed::Live { .. }) if !spent => Action::Attach,
+        (Some(_), Observed::Live { .. }) => end(Ending::Failed {
+            fault: Fault::new(
+                Reason::AttachTimeout,
+                "its supervisor did not attach in time",
+            ),
+            compute: observed.compute(),
+        }),
+
+        // Still frozen: nothing ran.
+        (Some(effect @ EffectKind::Resume(Depth::Freeze)), Observed::Frozen { .. }) => {
+            if tries < TRIES {
+                again(effect)
+            } else {
+                end(Ending::StillSuspended {
+                    fault: Fault::new(Reason::RestoreFailed, "it could not be thawed"),
+                    memory: Memory::NothingRan,
+                    compute: observed.compute(),
+                })
+            }
+        }
+        (Some(_), Observed::Frozen { .. }) => end(Ending::Failed {
+            fault: Fault::new(
+                Reason::AttachTimeout,
+                "its compute was frozen behind our back",
+            ),
+            compute: observed.compute(),
+        }),
+
+        // Memory was promised, and what held it is gone.
+        (
+            Some(EffectKind::Resume(_) | EffectKind::Reattach),
+            Observed::Absent | Observed::Stopped,
+        ) => memory_gone(sandbox, op),
+
+        (
+            Some(effect @ (EffectKind::Create | EffectKind::Start)),
+            Observed::Absent | Observed::Stopped,
+        ) if tries < TRIES => again(effect),
+        (Some(EffectKind::Create), Observed::Absent | Observed::Stopped) => end(Ending::NeverWas {
+            fault: Fault::new(
+                Reason::StartFailed,
+                "its compute ended before its supervisor attached",
+            ),
+            debts: Vec::new(),
+        }),
+        (Some(EffectKind::Start | EffectKind::Delete), Observed::Absent | Observed::Stopped) => {
+            cold_start_failed(
+                sandbox,
+                "its compute ended before its supervisor attached".to_owned(),
+            )
+        }
+    }
+}
+
+fn memory_gone(sandbox: &Sandbox, op: &Operation) -> Action {
+    if falls_back(op) {
+        return Action::Record(Recording::FallBack);
+    }
+    let reason = if sandbox.retained.is_some() {
+        Reason::RetainedLost
+    } else {
+        Reason::ComputeLost
+    };
+    end(Ending::StillSuspended {
+        fault: Fault::new(reason, "the compute that held its memory is gone"),
+        memory: Memory::Lost,
+        compute: Compute::Absent,
+    })
+}
+
+fn kept_memory(op: &Operation) -> bool {
+    !op.cold
+        && op.intent.is_some_and(|intent| match intent.effect {
+            EffectKind::Resume(depth) => depth.keeps_memory(),
+            EffectKind::Reattach => true,
+            EffectKind::Create
+            | EffectKind::Start
+            | EffectKind::Suspend(_)
+            | EffectKind::Delete => false,
+        })
+}
+
+fn attached(sandbox: &Sandbox, op: &Operation) -> Action {
+    if kept_memory(op) {
+        Action::LiftQuiesce
+    } else if sandbox.spec.main.is_empty() {
+        ready_or_hook(sandbox, op, Vec::new())
+    } else {
+        Action::StartMain
+    }
+}
+
+fn ready_or_hook(sandbox: &Sandbox, op: &Operation, remarks: Vec<String>) -> Action {
+    let hooked = op.verb != Verb::Create && !sandbox.config.policy.post_resume_hook.is_empty();
+    if hooked && remarks.is_empty() {
+        Action::Hook
+    } else {
+        ready(sandbox, op, remarks)
+    }
+}
+
+fn ready(sandbox: &Sandbox, op: &Operation, remarks: Vec<String>) -> Action {
+    let held = match sandbox.compute.held() {
+        Some(held) if kept_memory(op) => held,
+        Some(_) | None => sandbox.issued,
+    };
+    let achieved = match op.verb {
+        Verb::Create => Achieved::Done,
+        Verb::Resume { .. } | Verb::Start | Verb::Suspend { .. } | Verb::Delete { .. } => {
+            if kept_memory(op) {
+                Achieved::Memory
+            } else {
+                Achieved::Storage
+            }
+        }
+    };
+    end(Ending::Ready {
+        compute: Compute::Live { held },
+        achieved,
+        remarks,
+        secret: None,
+    })
+}

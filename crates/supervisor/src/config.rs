@@ -1,0 +1,60 @@
+//! The command line: a few flags, parsed by hand because nothing of a parser's size belongs inside
+//! every sandbox.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Where the supervisor finds its attach file, and what relative paths mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The mounted folder that holds `attach` and the gateway's socket.
+    pub run_dir: PathBuf,
+    /// What relative file paths are relative to, and the default working folder of processes.
+    pub workspace: PathBuf,
+    /// Whether this process owns its whole pid namespace: `terminate` then reaches everything
+    /// in it, and no signal ends this process.
+    pub pid1: bool,
+}
+
+/// A command line that is not understood.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UsageError {
+    #[error("{flag} needs a value")]
+    MissingValue { flag: String },
+    #[error("unknown argument {argument}")]
+    Unknown { argument: String },
+}
+
+impl Config {
+    /// Parses `--run-dir DIR`, `--workspace DIR` and `--no-pid1`. `OVERWINTER_RUN_DIR` and
+    /// `OVERWINTER_WORKSPACE` are the defaults of the first two, where set.
+    pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, UsageError> {
+        let folder = |variable: &str, default: &str| {
+            PathBuf::from(std::env::var_os(variable).unwrap_or_else(|| default.into()))
+        };
+        let mut config = Self {
+            run_dir: folder("OVERWINTER_RUN_DIR", "/run/overwinter"),
+            workspace: folder("OVERWINTER_WORKSPACE", "/workspace"),
+            pid1: std::process::id() == 1,
+        };
+        let mut arguments = arguments.into_iter();
+        while let Some(argument) = arguments.next() {
+            let mut value = || {
+                arguments.next().ok_or_else(|| UsageError::MissingValue {
+                    flag: argument.to_string_lossy().into_owned(),
+                })
+            };
+            match argument.to_str() {
+                Some("--run-dir") => config.run_dir = value()?.into(),
+                Some("--workspace") => config.workspace = value()?.into(),
+                Some("--no-pid1") => config.pid1 = false,
+                Some(_) | None => {
+                    return Err(UsageError::Unknown {
+                        argument: argument.to_string_lossy().into_owned(),
+                    });
+                }
+            }
+        }
+        Ok(config)
+    }
+}

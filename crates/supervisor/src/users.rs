@@ -1,0 +1,223 @@
+//! Who a process or a file operation acts as: looked up in the sandbox's own `/etc/passwd` and
+//! `/etc/group`, read as plain files because there is no libc of the image to ask.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The supervisor's own user inside a sandbox. No workload may be it: a process under the same id
+/// could limit or mislead the supervisor.
+pub const RESERVED_UID: u32 = 65535;
+
+/// More than any sane user database; a larger file is read up to here.
+const MAX_DATABASE_BYTES: u64 = 1 << 20;
+
+/// The kernel's bound on supplementary groups is 65,536; no image comes near this one.
+const MAX_GROUPS: usize = 1024;
+
+/// A resolved user, ready for system calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
+    /// Supplementary groups, the primary one among them.
+    pub groups: Vec<u32>,
+    /// From the database, where it has an entry.
+    pub name: Option<String>,
+    /// From the database, else `/`.
+    pub home: String,
+}
+
+/// Why a user cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UserError {
+    #[error("user {user}: not in the sandbox's /etc/passwd")]
+    NotFound { user: String },
+    #[error("group {group}: not in the sandbox's /etc/group")]
+    GroupNotFound { group: String },
+    #[error("uid {RESERVED_UID} is the supervisor's own")]
+    Reserved,
+    #[error("user {user:?}: expected a name, a uid, or user:group")]
+    Malformed { user: String },
+}
+
+struct Entry<'a> {
+    name: &'a str,
+    uid: u32,
+    gid: u32,
+    home: &'a str,
+}
+
+/// Resolves `spec` (`name`, `uid`, `user:group`; empty: `default`) against `/etc`.
+pub fn resolve(spec: &str, default: (u32, u32)) -> Result<User, UserError> {
+    let passwd = read_database(Path::new("/etc/passwd"));
+    let group = read_database(Path::new("/etc/group"));
+    resolve_in(spec, default, &passwd, &group)
+}
+
+/// As [`resolve`], with the text of the two files.
+pub fn resolve_in(
+    spec: &str,
+    default: (u32, u32),
+    passwd: &str,
+    group: &str,
+) -> Result<User, UserError> {
+    let (user, wanted_group) = match spec.split_once(':') {
+        _ if spec.is_empty() => (default.0.to_string(), None),
+        Some((user, group)) if !user.is_empty() && !group.is_empty() => {
+            (user.to_owned(), Some(group))
+        }
+        Some(_) => return Err(UserError::Malformed { user: spec.into() }),
+        None => (spec.to_owned(), None),
+    };
+    let numeric = user.parse::<u32>().ok();
+    let entry = passwd
+        .lines()
+        .filter_map(parse_entry)
+        .find(|entry| match numeric {
+            Some(uid) => entry.uid == uid,
+            None => entry.name == user,
+        });
+    let (uid, entry_gid) = match (&entry, numeric) {
+        (Some(entry), _) => (entry.uid, entry.gid),
+        // As container engines do it: a bare number without an entry has the group 0. The default
+        // user keeps the group that comes with it.
+        (None, Some(uid)) => (uid, if spec.is_empty() { default.1 } else { 0 }),
+        (None, None) => return Err(UserError::NotFound { user }),
+    };
+    // u32::MAX means "leave as it is" to setresuid, which would keep the supervisor's own.
+    if uid == RESERVED_UID || uid == u32::MAX {
+        return Err(UserError::Reserved);
+    }
+    let gid = match wanted_group {
+        Some(wanted) => find_group(wanted, group)?,
+        None => entry_gid,
+    };
+    let mut groups = vec![gid];
+    if let Some(entry) = &entry {
+        for (id, members) in group.lines().filter_map(parse_group).map(|g| (g.1, g.2)) {
+            if groups.len() < MAX_GROUPS
+                && !groups.contains(&id)
+                && members.split(',').any(|member| member == entry.name)
+            {
+                groups.push(id);
+            }
+        }
+    }
+    Ok(User {
+        uid,
+        gid,
+        groups,
+        name: entry.as_ref().map(|entry| entry.name.to_owned()),
+        home: entry
+            .map(|entry| entry.home)
+            .filter(|home| !home.is_empty())
+            .unwrap_or("/")
+            .to_owned(),
+    })
+}
+
+fn find_group(wanted: &str, group: &str) -> Result<u32, UserError> {
+    let found = match wanted.parse::<u32>() {
+        Ok(gid) if gid != u32::MAX => Some(gid),
+        Ok(_) => None,
+        Err(_) => group
+            .lines()
+            .filter_map(parse_group)
+            .find(|entry| entry.0 == wanted)
+            .map(|entry| entry.1),
+    };
+    found.ok_or_else(|| UserError::GroupNotFound {
+        group: wanted.into(),
+    })
+}
+
+/// `name:password:uid:gid:comment:home:shell`
+fn parse_entry(line: &str) -> Option<Entry<'_>> {
+    let mut fields = line.split(':');
+    let name = fields.next()?;
+    let uid = fields.nth(1)?.parse().ok()?;
+    let gid = fields.next()?.parse().ok()?;
+    let home = fields.nth(1).unwrap_or("/");
+    Some(Entry {
+        name,
+        uid,
+        gid,
+        home,
+    })
+}
+
+/// `name:password:gid:member,member`
+fn parse_group(line: &str) -> Option<(&str, u32, &str)> {
+    let mut fields = line.split(':');
+    let name = fields.next()?;
+    let gid = fields.nth(1)?.parse().ok()?;
+    Some((name, gid, fields.next().unwrap_or("")))
+}
+
+/// The text of a database file; what is missing, no regular file or unreadable counts as empty,
+/// because an image need not have one. The file is the tenant's: it may be a FIFO, which must not
+/// block us, and it may be huge.
+fn read_database(path: &Path) -> String {
+    let opened = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path);
+    let Ok(file) = opened else {
+        return String::new();
+    };
+    if !file.metadata().is_ok_and(|data| data.is_file()) {
+        return String::new();
+    }
+    let mut bytes = Vec::new();
+    match file.take(MAX_DATABASE_BYTES).read_to_end(&mut bytes) {
+        Ok(_) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(_) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n# no entry\nana:x:1000:1001:Ana:/home/ana:/bin/sh\nsup:x:65535:65535::/:/x\n";
+    const GROUP: &str = "root:x:0:\nana:x:1001:\nwheel:x:10:root,ana\nvideo:x:44:anastasia\n";
+
+    fn ask(spec: &str) -> Result<User, UserError> {
+        resolve_in(spec, (0, 0), PASSWD, GROUP)
+    }
+
+    #[test]
+    fn a_name_brings_its_groups_and_home_and_a_bare_uid_has_none() {
+        let ana = ask("ana").unwrap();
+        assert_eq!((ana.uid, ana.gid, ana.groups), (1000, 1001, vec![1001, 10]));
+        assert_eq!(ana.home, "/home/ana");
+        let bare = ask("4000").unwrap();
+        assert_eq!((bare.uid, bare.gid, bare.groups), (4000, 0, vec![0]));
+        assert_eq!(bare.home, "/");
+        assert_eq!(ask("4000:wheel").unwrap().gid, 10);
+        assert_eq!(ask("").unwrap().home, "/root");
+    }
+
+    #[test]
+    fn the_supervisors_own_uid_is_refused_by_number_and_by_name() {
+        assert_eq!(ask("65535"), Err(UserError::Reserved));
+        assert_eq!(ask("sup"), Err(UserError::Reserved));
+        assert_eq!(ask("4294967295"), Err(UserError::Reserved));
+    }
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        let error = ask("bob").unwrap_err();
+        assert_eq!(error, UserError::NotFound { user: "bob".into() });
+        let error = ask("ana:staff").unwrap_err();
+        assert_eq!(
+            error,
+            UserError::GroupNotFound {
+                group: "staff".into()
+            }
+        );
+        assert!(matches!(ask("ana:"), Err(UserError::Malformed { .. })));
+    }
+}
