@@ -15,8 +15,6 @@ pub mod attach;
 pub mod driver;
 pub mod error;
 pub mod ledger;
-#[cfg(feature = "testkit")]
-pub mod testkit;
 pub mod types;
 
 pub use agent::{Agent, AgentError};
