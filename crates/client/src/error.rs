@@ -168,8 +168,7 @@ impl Error {
 
     /// The local I/O error behind it, where there is one.
     pub fn io_error(&self) -> Option<&std::io::Error> {
-        let mut link: Option<&(dyn std::error::Error + 'static)> =
-            std::error::Error::source(self);
+        let mut link: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(self);
         while let Some(error) = link {
             if let Some(io) = error.downcast_ref::<std::io::Error>() {
                 return Some(io);

@@ -356,7 +356,12 @@ impl WriteFile {
                 buffer.reserve(PIECE);
                 let read = reader.read_buf(&mut buffer).await?;
                 let full = buffer.len() >= PIECE || read == 0 && !buffer.is_empty();
-                if full && sender.send(Piece::Data(buffer.split().freeze())).await.is_err() {
+                if full
+                    && sender
+                        .send(Piece::Data(buffer.split().freeze()))
+                        .await
+                        .is_err()
+                {
                     return Ok(());
                 }
                 if read == 0 {

@@ -13,8 +13,12 @@ impl Client {
     /// # Errors
     /// When it cannot be reached.
     pub async fn gateway_status(&self) -> Result<v1::GetGatewayResponse> {
-        let answer =
-            repeatable(|| self.rpc.gateway.get_gateway(v1::GetGatewayRequest::default())).await?;
+        let answer = repeatable(|| {
+            self.rpc
+                .gateway
+                .get_gateway(v1::GetGatewayRequest::default())
+        })
+        .await?;
         Ok(answer.into_owned())
     }
 
@@ -38,9 +42,12 @@ impl Client {
     /// # Errors
     /// When it cannot be reached.
     pub async fn drivers(&self) -> Result<Vec<v1::Driver>> {
-        let answer =
-            repeatable(|| self.rpc.drivers.list_drivers(v1::ListDriversRequest::default()))
-                .await?;
+        let answer = repeatable(|| {
+            self.rpc
+                .drivers
+                .list_drivers(v1::ListDriversRequest::default())
+        })
+        .await?;
         Ok(answer.into_owned().drivers)
     }
 }

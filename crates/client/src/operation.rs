@@ -164,10 +164,9 @@ impl Client {
                 let Some(mut request) = request else {
                     return Ok::<_, Error>(None);
                 };
-                let page =
-                    repeatable(|| client.rpc.operations.list_operations(request.clone()))
-                        .await?
-                        .into_owned();
+                let page = repeatable(|| client.rpc.operations.list_operations(request.clone()))
+                    .await?
+                    .into_owned();
                 request.page_token = page.next_page_token;
                 let next = Some(request).filter(|it| !it.page_token.is_empty());
                 let items = page.operations.into_iter().map(|it| Ok(Operation(it)));
@@ -190,11 +189,9 @@ impl Client {
             });
             let request = v1::WaitOperationRequest {
                 id: id.to_owned(),
-                timeout: buffa_types::google::protobuf::Duration::from(left.min(WAIT_SLICE))
-                    .into(),
+                timeout: buffa_types::google::protobuf::Duration::from(left.min(WAIT_SLICE)).into(),
             };
-            let answer =
-                repeatable(|| self.rpc.operations.wait_operation(request.clone())).await?;
+            let answer = repeatable(|| self.rpc.operations.wait_operation(request.clone())).await?;
             let operation = answer
                 .into_owned()
                 .operation

@@ -57,11 +57,7 @@ impl Client {
     ///
     /// # Errors
     /// `NotFound` when `sandbox` is not there.
-    pub async fn watch(
-        &self,
-        sandbox: Option<SandboxRef>,
-        after_revision: u64,
-    ) -> Result<Watch> {
+    pub async fn watch(&self, sandbox: Option<SandboxRef>, after_revision: u64) -> Result<Watch> {
         let request = v1::WatchSandboxesRequest {
             after_revision,
             sandbox: sandbox.map(|it| it.message()).into(),
@@ -111,10 +107,9 @@ impl SandboxList {
                 let Some(mut request) = request else {
                     return Ok::<_, Error>(None);
                 };
-                let page =
-                    repeatable(|| client.rpc.sandboxes.list_sandboxes(request.clone()))
-                        .await?
-                        .into_owned();
+                let page = repeatable(|| client.rpc.sandboxes.list_sandboxes(request.clone()))
+                    .await?
+                    .into_owned();
                 request.page_token = page.next_page_token;
                 let next = Some(request).filter(|it| !it.page_token.is_empty());
                 let items: VecDeque<_> = page.sandboxes.into_iter().map(Sandbox).collect();

@@ -133,9 +133,12 @@ fn unreachable(
          OVERWINTER_SOCKET"
             .to_owned(),
     );
-    ConnectError::unavailable(format!("no gateway answers on {}: {error}", socket.display()))
-        .with_detail(ErrorDetail::from_message("google.rpc.ErrorInfo", &info))
-        .with_source(error)
+    ConnectError::unavailable(format!(
+        "no gateway answers on {}: {error}",
+        socket.display()
+    ))
+    .with_detail(ErrorDetail::from_message("google.rpc.ErrorInfo", &info))
+    .with_source(error)
 }
 
 impl ClientTransport for Transport {

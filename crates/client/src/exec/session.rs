@@ -296,7 +296,7 @@ impl Session {
             } else {
                 Ok(Some(Wake::Ready))
             };
-            if asleep && !matches!(woken, Err(_)) {
+            if asleep && woken.is_ok() {
                 // The time that it slept is not time in which the gateway could not be reached.
                 reach_until = Instant::now() + self.reattach.unreachable;
             }
