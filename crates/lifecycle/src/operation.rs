@@ -184,6 +184,8 @@ pub struct Operation {
     pub cold: bool,
     /// Quiesce could be asked for (suspend).
     pub quiesced: bool,
+    /// Why it is being undone (a suspend whose effect did not happen).
+    pub aborting: Option<Fault>,
     pub created_at: Millis,
     pub began_at: Option<Millis>,
     pub ended_at: Option<Millis>,
@@ -237,6 +239,7 @@ impl Operation {
             stopping: None,
             cold: false,
             quiesced: false,
+            aborting: None,
             created_at: now,
             began_at: None,
             ended_at: None,

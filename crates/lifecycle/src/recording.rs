@@ -26,6 +26,9 @@ pub enum Recording {
     },
     /// The processes have ended and their results are recorded (`stop`).
     Terminated,
+    /// A suspend at a memory depth did not happen and its compute is intact: new credentials are
+    /// the effect that comes next, and then it ends with this fault.
+    Reattach(Fault),
     /// The restore is settled absent: its memory is discarded, and the same operation goes on as a
     /// cold start under a new incarnation.
     FallBack,
@@ -170,6 +173,17 @@ pub fn record(
         Recording::Terminated => {
             op.step = Step::Terminated;
             Recorded::Done(None)
+        }
+        Recording::Reattach(fault) => {
+            settle(op, "did not happen", &mut rows);
+            op.serial = op.serial.next();
+            op.step = Step::Intent;
+            op.intent = Some(Intent {
+                serial: op.serial,
+                effect: EffectKind::Reattach,
+            });
+            op.aborting = Some(fault);
+            Recorded::Done(new_intent(sandbox, &mut rows))
         }
         Recording::FallBack => {
             settle(op, "restore failed", &mut rows);

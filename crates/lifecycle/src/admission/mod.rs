@@ -24,6 +24,7 @@
 //! A call of the data plane is admitted by [`call::admit`].
 
 pub mod call;
+#[cfg(test)]
 mod table;
 
 use crate::ids::OperationId;

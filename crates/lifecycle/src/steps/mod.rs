@@ -49,9 +49,6 @@ pub enum Action {
         after: Option<EffectKind>,
         tries: u32,
     },
-    /// New credentials under the same incarnation, after a suspend that failed with its compute
-    /// intact; then wait for the supervisor and end so.
-    Reattach(Fault),
     /// Wait for the supervisor under the issued incarnation.
     Attach,
     /// After a memory restore: let new work in again.
@@ -190,13 +187,13 @@ impl Action {
             Self::Pin => "pin",
             Self::Call { effect, .. } => effect.as_str(),
             Self::Observe { .. } => "observe",
-            Self::Reattach(_) => "reattach",
             Self::Attach => "attach",
             Self::LiftQuiesce => "lift_quiesce",
             Self::StartMain => "start_main",
             Self::Hook => "hook",
             Self::Record(Recording::Intent { .. }) => "record_intent",
             Self::Record(Recording::Terminated) => "record_terminated",
+            Self::Record(Recording::Reattach(_)) => "record_reattach",
             Self::Record(Recording::FallBack) => "record_fallback",
             Self::Record(Recording::End(_)) => "record_end",
         }

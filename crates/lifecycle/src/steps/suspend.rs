@@ -7,6 +7,7 @@
 //! From Suspended, a deeper suspend never wakes: no supervisor is spoken to and no user code runs.
 
 use super::{Action, Effected, Event, Observed, TRIES, end, intent, lost_track};
+use crate::ids::Incarnation;
 use crate::operation::{EffectKind, Operation, Step};
 use crate::record::{Compute, DriverReference, Sandbox};
 use crate::recording::{Asleep, Ending, Recording};
@@ -84,7 +85,7 @@ pub(super) fn next(
             Action::Call { effect, tries: 0 }
         }
         (Action::Detach, Event::Done) => Action::Call { effect, tries: 0 },
-        (Action::Detach, _) => Action::Reattach(Fault::new(
+        (Action::Detach, _) => reattach(Fault::new(
             Reason::SuspendAborted,
             "its supervisor did not let go of the connection",
         )),
@@ -96,21 +97,48 @@ pub(super) fn next(
             },
             event,
         ) => after_call(sandbox, depth, tries, event),
+        (
+            Action::Observe {
+                after: Some(EffectKind::Reattach),
+                tries,
+            },
+            Event::Observed(observed),
+        ) => settle_reattach(depth, tries, observed),
         (Action::Observe { tries, .. }, Event::Observed(observed)) => {
             settle(sandbox, op, depth, tries, observed)
         }
 
-        (Action::Reattach(fault), Event::Attached) => {
-            Action::Unquiesce(Box::new(Ending::Aborted(fault)))
-        }
-        (Action::Reattach(_), Event::ComputeGone) => asleep_on_storage(depth),
-        (Action::Reattach(fault), _) => end(Ending::Failed {
-            fault: Fault::new(
-                Reason::AttachTimeout,
-                format!("{fault}; and its supervisor did not come back"),
-            ),
-            compute: sandbox.compute,
-        }),
+        (Action::Record(Recording::Reattach(_)), Event::Recorded) => Action::Call {
+            effect: EffectKind::Reattach,
+            tries: 0,
+        },
+        (
+            Action::Call {
+                effect: EffectKind::Reattach,
+                ..
+            },
+            Event::Effected(_),
+        ) => Action::Attach,
+        (
+            Action::Call {
+                effect: EffectKind::Reattach,
+                ..
+            },
+            _,
+        ) => Action::Observe {
+            after: Some(EffectKind::Reattach),
+            tries: 0,
+        },
+        (Action::Attach, Event::Attached) => Action::Unquiesce(Box::new(Ending::Aborted(
+            op.aborting
+                .clone()
+                .unwrap_or_else(|| Fault::new(Reason::SuspendAborted, "undone")),
+        ))),
+        (Action::Attach, Event::ComputeGone) => asleep_on_storage(depth),
+        (Action::Attach, _) => Action::Observe {
+            after: Some(EffectKind::Reattach),
+            tries: TRIES,
+        },
         (done, event) => look_again(depth, &done, &event),
     }
 }
@@ -130,7 +158,7 @@ fn after_call(sandbox: &Sandbox, depth: Depth, tries: u32, event: Event) -> Acti
         },
         // Surely no effect. What was promised before is still so.
         Event::Refused(fault) if is_deepening(sandbox) => end(Ending::Aborted(fault)),
-        Event::Refused(fault) if depth.keeps_memory() => Action::Reattach(fault),
+        Event::Refused(fault) if depth.keeps_memory() => reattach(fault),
         Event::Refused(_) | Event::Unknown(_) => Action::Observe {
             after: Some(EffectKind::Suspend(depth)),
             tries,
@@ -159,17 +187,8 @@ fn settle(
         tries: tries + 1,
     };
     match (depth, observed) {
-        (Depth::Freeze, Observed::Frozen { held }) => asleep(
-            depth,
-            Effected {
-                compute: Compute::Frozen { held },
-                reference: DriverReference::default(),
-                size_bytes: 0,
-                leftovers: Vec::new(),
-                remarks: Vec::new(),
-            },
-        ),
-        (Depth::Freeze, Observed::Live { .. }) => Action::Reattach(Fault::new(
+        (Depth::Freeze, Observed::Frozen { held }) => frozen(held),
+        (Depth::Freeze, Observed::Live { .. }) => reattach(Fault::new(
             Reason::SuspendAborted,
             "the freeze did not happen; it is running on",
         )),
@@ -210,6 +229,46 @@ fn settle(
             compute: observed.compute(),
         }),
     }
+}
+
+/// A suspend that did not happen has given its compute new credentials, or tried to.
+fn settle_reattach(depth: Depth, tries: u32, observed: Observed) -> Action {
+    match observed {
+        Observed::Live { .. } if tries < TRIES => Action::Call {
+            effect: EffectKind::Reattach,
+            tries: TRIES,
+        },
+        // The freeze came late, and is confirmed now: it sleeps as it was asked to.
+        Observed::Frozen { held } if depth == Depth::Freeze => frozen(held),
+        Observed::Absent | Observed::Stopped => asleep_on_storage(depth),
+        Observed::Live { .. }
+        | Observed::Frozen { .. }
+        | Observed::InTransition
+        | Observed::Unknown => end(Ending::Failed {
+            fault: Fault::new(
+                Reason::AttachTimeout,
+                "the suspend did not happen, and its supervisor did not come back",
+            ),
+            compute: observed.compute(),
+        }),
+    }
+}
+
+fn reattach(fault: Fault) -> Action {
+    Action::Record(Recording::Reattach(fault))
+}
+
+fn frozen(held: Incarnation) -> Action {
+    asleep(
+        Depth::Freeze,
+        Effected {
+            compute: Compute::Frozen { held },
+            reference: DriverReference::default(),
+            size_bytes: 0,
+            leftovers: Vec::new(),
+            remarks: Vec::new(),
+        },
+    )
 }
 
 fn asleep(depth: Depth, effected: Effected) -> Action {
