@@ -1,0 +1,85 @@
+//! How a store is opened.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use overwinter_lifecycle::capacity::Limits;
+use overwinter_lifecycle::ids::Millis;
+
+/// Where the records are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// A folder: made when missing (mode 0700), locked while the store is open.
+    Folder(PathBuf),
+    /// Gone with the store.
+    Memory,
+}
+
+/// Who runs transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriterKind {
+    /// A thread of the store's, which commits whatever has queued up together.
+    Thread,
+    /// The calling task, at once, one commit each: one seed gives one history.
+    Inline,
+}
+
+/// On which side of a COMMIT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CommitPoint {
+    Before,
+    After,
+}
+
+/// Called by the writer around each COMMIT, once for each transaction that it carries, with the
+/// label of that transaction (see [`crate::label`]). For harnesses that end the process there.
+pub type CommitHook = Arc<dyn Fn(CommitPoint, &'static str) + Send + Sync>;
+
+/// How to open.
+#[derive(Clone)]
+pub struct StoreOptions {
+    pub location: Location,
+    pub writer: WriterKind,
+    /// Of the gateway; capacity is checked in the transaction that begins an operation.
+    pub limits: Limits,
+    pub now: Millis,
+    pub on_commit: Option<CommitHook>,
+}
+
+impl StoreOptions {
+    /// A folder, a writer thread, no limits, no hook.
+    #[must_use]
+    pub fn folder(path: impl Into<PathBuf>, now: Millis) -> Self {
+        Self {
+            location: Location::Folder(path.into()),
+            writer: WriterKind::Thread,
+            limits: Limits::default(),
+            now,
+            on_commit: None,
+        }
+    }
+
+    /// In memory, inline: for tests and simulation.
+    #[must_use]
+    pub fn memory(now: Millis) -> Self {
+        Self {
+            location: Location::Memory,
+            writer: WriterKind::Inline,
+            limits: Limits::default(),
+            now,
+            on_commit: None,
+        }
+    }
+}
+
+impl fmt::Debug for StoreOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreOptions")
+            .field("location", &self.location)
+            .field("writer", &self.writer)
+            .field("limits", &self.limits)
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}
