@@ -22,7 +22,7 @@ struct CapHeader {
 
 /// One thread's capability sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capabilities {
+pub(crate) struct Capabilities {
     pub effective: u64,
     pub permitted: u64,
     pub inheritable: u64,
@@ -44,7 +44,7 @@ impl Capabilities {
     };
 
     /// Of the calling thread.
-    pub fn current() -> io::Result<Self> {
+    pub(crate) fn current() -> io::Result<Self> {
         let mut header = CapHeader {
             version: CAPABILITY_VERSION_3,
             pid: 0,
@@ -76,7 +76,7 @@ impl Capabilities {
 
 /// Who the supervisor itself is, read once at the start.
 #[derive(Clone, Debug)]
-pub struct Own {
+pub(crate) struct Own {
     pub uid: u32,
     pub gid: u32,
     groups: Vec<u32>,
@@ -85,7 +85,7 @@ pub struct Own {
 
 impl Own {
     /// Reads the calling thread's identity.
-    pub fn read() -> io::Result<Self> {
+    pub(crate) fn read() -> io::Result<Self> {
         let mut groups = vec![0u32; 1024];
         // SAFETY: the buffer has the length that is passed; the rest only return numbers.
         unsafe {
@@ -105,13 +105,13 @@ impl Own {
     }
 
     /// Whether this process may become other users at all.
-    pub fn can_switch(&self) -> bool {
+    pub(crate) fn can_switch(&self) -> bool {
         let needed = 1 << CAP_SETUID | 1 << CAP_SETGID;
         self.capabilities.effective & needed == needed
     }
 
     /// Who an unnamed user is: root, or oneself where nobody else can be had.
-    pub fn default_user(&self) -> (u32, u32) {
+    pub(crate) fn default_user(&self) -> (u32, u32) {
         if self.can_switch() {
             (0, 0)
         } else {
@@ -129,7 +129,11 @@ impl Own {
 ///
 /// The thread keeps its real and effective ids, so nothing of `user`'s can signal it or read its
 /// memory meanwhile; only what the kernel asks of file access changes.
-pub fn act_as<T>(own: &Own, user: &User, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn act_as<T>(
+    own: &Own,
+    user: &User,
+    work: impl FnOnce() -> io::Result<T>,
+) -> io::Result<T> {
     if own.is(user) {
         return work();
     }
@@ -187,13 +191,7 @@ impl Drop for Restore<'_> {
 
 fn set_groups(groups: &[u32]) -> io::Result<()> {
     // SAFETY: the pointer and the length belong together.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_setgroups,
-            groups.len() as c_long,
-            groups.as_ptr(),
-        )
-    })?;
+    check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len() as c_long, groups.as_ptr()) })?;
     Ok(())
 }
 
@@ -201,7 +199,7 @@ fn set_groups(groups: &[u32]) -> io::Result<()> {
 ///
 /// Root keeps the bounding set, which is what the runtime granted the sandbox; any other user ends
 /// with no capability at all. `no_new_privs` is left alone, so that setuid programs work.
-pub fn become_user(own: &Own, user: &User) -> io::Result<()> {
+pub(crate) fn become_user(own: &Own, user: &User) -> io::Result<()> {
     if own.is(user) {
         return Ok(());
     }

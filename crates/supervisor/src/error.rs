@@ -8,7 +8,7 @@ use overwinter_api::rpc::ErrorInfo;
 use crate::users::UserError;
 
 /// The domain of every reason below.
-pub const ERROR_DOMAIN: &str = "overwinter";
+pub(crate) const ERROR_DOMAIN: &str = "overwinter";
 
 /// Why a call was refused. The text is for people; [`Refusal::reason`] is for programs.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +31,8 @@ pub enum Refusal {
     InvalidPath { path: String, what: &'static str },
     #[error("{path}: not a regular file")]
     NotARegularFile { path: String },
+    #[error("{path}: more entries than one answer holds")]
+    DirectoryTooLarge { path: String },
     #[error("{path}: {source}")]
     File { path: String, source: io::Error },
     #[error("the upload ended before its end message; the old file is untouched")]
@@ -71,6 +73,7 @@ impl Refusal {
             Self::StdinGap { .. } => (C::OutOfRange, "STDIN_GAP"),
             Self::InvalidPath { .. } => (C::InvalidArgument, "INVALID_PATH"),
             Self::NotARegularFile { .. } => (C::FailedPrecondition, "NOT_A_REGULAR_FILE"),
+            Self::DirectoryTooLarge { .. } => (C::ResourceExhausted, "DIRECTORY_TOO_LARGE"),
             Self::File { source, .. } => classify_errno(source),
             Self::UploadBroken => (C::Aborted, "UPLOAD_BROKEN"),
             Self::User(UserError::NotFound { .. } | UserError::GroupNotFound { .. }) => {
@@ -122,7 +125,7 @@ impl From<Refusal> for ConnectError {
 
 /// A byte path for a message: what is not printable is escaped, so that a file name cannot write
 /// control sequences to whoever reads the error.
-pub fn display_path(path: &[u8]) -> String {
+pub(crate) fn display_path(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
         for character in chunk.valid().chars() {

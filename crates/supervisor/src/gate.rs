@@ -18,7 +18,7 @@ const DEFAULT_HOOK_TIMEOUT: Duration = Duration::from_secs(30);
 const HOOK_ID: &str = "pre-suspend-hook";
 
 /// Open, or closed for one suspension.
-pub struct Gate {
+pub(crate) struct Gate {
     state: Mutex<State>,
     /// How many writes are in flight.
     writes: watch::Sender<usize>,
@@ -35,13 +35,13 @@ enum State {
 }
 
 /// Held by a write from its admission to its end.
-pub struct WritePermit {
+pub(crate) struct WritePermit {
     gate: Arc<Gate>,
 }
 
 impl Gate {
     /// An open gate.
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State::Open),
             writes: watch::Sender::new(0),
@@ -54,7 +54,7 @@ impl Gate {
     }
 
     /// Whether it is closed.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         match *self.state() {
             State::Open => false,
             State::Closed { .. } => true,
@@ -62,7 +62,7 @@ impl Gate {
     }
 
     /// Refuses while closed.
-    pub fn admit(&self) -> Result<(), Refusal> {
+    pub(crate) fn admit(&self) -> Result<(), Refusal> {
         if self.is_closed() {
             Err(Refusal::Quiesced)
         } else {
@@ -71,7 +71,7 @@ impl Gate {
     }
 
     /// Admits a write; the permit is held until it has ended.
-    pub fn admit_write(self: &Arc<Self>) -> Result<WritePermit, Refusal> {
+    pub(crate) fn admit_write(self: &Arc<Self>) -> Result<WritePermit, Refusal> {
         self.admit()?;
         self.writes.send_modify(|count| *count += 1);
         Ok(WritePermit {
@@ -80,7 +80,7 @@ impl Gate {
     }
 
     /// Closes it; nothing when it is closed already.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut state = self.state();
         if matches!(*state, State::Open) {
             *state = State::Closed {
@@ -94,12 +94,12 @@ impl Gate {
     }
 
     /// Opens it; the next suspension runs its hook anew.
-    pub fn open(&self) {
+    pub(crate) fn open(&self) {
         *self.state() = State::Open;
     }
 
     /// Waits until no write is in flight; after the grace they are told to fail.
-    pub async fn settle_writes(&self) {
+    pub(crate) async fn settle_writes(&self) {
         let mut writes = self.writes.subscribe();
         let settled = tokio::time::timeout(WRITE_GRACE, writes.wait_for(|count| *count == 0))
             .await
@@ -118,7 +118,7 @@ impl Gate {
 
     /// Runs `hook` once in this period and returns its result; a later call gets the same one,
     /// waiting for it if need be. It goes on when the caller goes away. `None`: there is none.
-    pub async fn run_hook(
+    pub(crate) async fn run_hook(
         self: &Arc<Self>,
         table: &Arc<Table>,
         hook: Vec<String>,
@@ -189,7 +189,7 @@ async fn run(table: &Arc<Table>, command: Vec<String>, timeout: Duration) -> Exi
 
 impl WritePermit {
     /// Resolves when the suspension no longer waits for this write.
-    pub async fn revoked(&self) {
+    pub(crate) async fn revoked(&self) {
         let mut writes = self.gate.writes.subscribe();
         loop {
             let revoked = match &*self.gate.state() {

@@ -5,19 +5,17 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-
 use crate::process::Table;
+use crate::readiness::readable;
 
 /// A descriptor that yields every signal sent to this process.
-pub struct Signals {
+pub(crate) struct Signals {
     fd: OwnedFd,
 }
 
 /// Blocks all signals for this thread, and so for those it will start, makes the process
 /// non-dumpable, and bounds what the allocator keeps. Must run before any other thread exists.
-pub fn protect() -> io::Result<Signals> {
+pub(crate) fn protect() -> io::Result<Signals> {
     // SAFETY: plain system calls; the signal set is initialised by sigfillset.
     unsafe {
         if libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 {
@@ -46,8 +44,8 @@ pub fn protect() -> io::Result<Signals> {
 impl Signals {
     /// Reaps for ever. As PID 1 every other signal is read and ignored; otherwise SIGTERM and
     /// SIGINT end this, as they do with any program.
-    pub async fn serve(self, table: Arc<Table>, pid1: bool) -> io::Result<()> {
-        let fd = AsyncFd::with_interest(self.fd, Interest::READABLE)?;
+    pub(crate) async fn serve(self, table: Arc<Table>, pid1: bool) -> io::Result<()> {
+        let fd = readable(self.fd)?;
         // A child may have ended before the signals were watched.
         table.reap();
         loop {

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 /// Both ends of a new pseudo-terminal.
-pub struct Pty {
+pub(crate) struct Pty {
     /// Non-blocking; the supervisor's end.
     pub master: OwnedFd,
     /// The child's end.
@@ -14,7 +14,7 @@ pub struct Pty {
 }
 
 /// Opens a pseudo-terminal of `rows` × `columns`, its slave owned by `uid`.
-pub fn open(rows: u32, columns: u32, uid: u32) -> io::Result<Pty> {
+pub(crate) fn open(rows: u32, columns: u32, uid: u32) -> io::Result<Pty> {
     let open_master = |path: &str| {
         File::options()
             .read(true)
@@ -54,7 +54,7 @@ pub fn open(rows: u32, columns: u32, uid: u32) -> io::Result<Pty> {
 }
 
 /// Sets the window size; the kernel tells the foreground process group.
-pub fn resize(master: &OwnedFd, rows: u32, columns: u32) -> io::Result<()> {
+pub(crate) fn resize(master: &OwnedFd, rows: u32, columns: u32) -> io::Result<()> {
     let clamp = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
     let size = libc::winsize {
         ws_row: clamp(rows),
@@ -70,7 +70,7 @@ pub fn resize(master: &OwnedFd, rows: u32, columns: u32) -> io::Result<()> {
 }
 
 /// The character that means end-of-file on this terminal now (Ctrl-D unless it was changed).
-pub fn eof_character(master: &OwnedFd) -> u8 {
+pub(crate) fn eof_character(master: &OwnedFd) -> u8 {
     // SAFETY: termios is plain data, filled by the call.
     unsafe {
         let mut settings: libc::termios = std::mem::zeroed();

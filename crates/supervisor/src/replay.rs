@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 
 /// What one stream keeps at most.
-pub const STREAM_REPLAY_BYTES: usize = 64 << 10;
+pub(crate) const STREAM_REPLAY_BYTES: usize = 64 << 10;
 /// What all streams keep together at most, beyond their floors.
-pub const TOTAL_REPLAY_BYTES: usize = 4 << 20;
+pub(crate) const TOTAL_REPLAY_BYTES: usize = 4 << 20;
 /// What a stream may always keep, so that a full budget slows it down and never stops it.
 const FLOOR_BYTES: usize = 4 << 10;
 
 /// Memory that all replays share.
 #[derive(Debug)]
-pub struct Budget {
+pub(crate) struct Budget {
     free: AtomicUsize,
 }
 
 impl Budget {
     /// A budget of `bytes` in all.
-    pub fn new(bytes: usize) -> Arc<Self> {
+    pub(crate) fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             free: AtomicUsize::new(bytes),
         })
@@ -43,7 +43,7 @@ impl Budget {
 
 /// The tail of one stream. `start()..end()` is what can be replayed.
 #[derive(Debug)]
-pub struct Replay {
+pub(crate) struct Replay {
     bytes: VecDeque<u8>,
     /// Offset of the first byte kept.
     start: u64,
@@ -54,7 +54,7 @@ pub struct Replay {
 
 impl Replay {
     /// An empty replay that holds nothing until the first byte.
-    pub fn new(budget: Arc<Budget>) -> Self {
+    pub(crate) fn new(budget: Arc<Budget>) -> Self {
         Self {
             bytes: VecDeque::new(),
             start: 0,
@@ -64,24 +64,24 @@ impl Replay {
     }
 
     /// Offset of the oldest byte that is kept.
-    pub fn start(&self) -> u64 {
+    pub(crate) fn start(&self) -> u64 {
         self.start
     }
 
     /// Offset behind the newest byte: the bytes of the stream in all.
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64
     }
 
     /// How many bytes can be pushed without dropping one at or behind `unread`, the offset that
     /// the slowest reader has yet to see.
-    pub fn room(&self, unread: u64) -> usize {
+    pub(crate) fn room(&self, unread: u64) -> usize {
         let kept = self.end().saturating_sub(unread.max(self.start)) as usize;
         self.limit().saturating_sub(kept)
     }
 
     /// Appends; what does not fit any more is dropped from the front.
-    pub fn push(&mut self, data: &[u8]) {
+    pub(crate) fn push(&mut self, data: &[u8]) {
         self.grow(data.len());
         let limit = self.capacity();
         let data = if data.len() > limit {
@@ -100,7 +100,7 @@ impl Replay {
 
     /// At most `limit` bytes from `offset` on, as (offset of the first, bytes). An offset that is
     /// no longer kept is moved up to the oldest that is; one beyond the end yields nothing.
-    pub fn read(&self, offset: u64, limit: usize) -> (u64, Bytes) {
+    pub(crate) fn read(&self, offset: u64, limit: usize) -> (u64, Bytes) {
         let offset = offset.max(self.start);
         if offset >= self.end() {
             return (offset, Bytes::new());
@@ -119,7 +119,7 @@ impl Replay {
     }
 
     /// Gives back what is not in use; for a stream that has ended.
-    pub fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
         let needed = self.bytes.capacity().saturating_sub(FLOOR_BYTES);
         if needed < self.reserved {
@@ -129,7 +129,7 @@ impl Replay {
     }
 
     /// Drops every byte, keeping the offsets.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.start = self.end();
         self.bytes.clear();
         self.shrink();
@@ -185,7 +185,10 @@ mod tests {
         assert_eq!((offset, &bytes[..]), (150_000, &data[150_000..]));
         let (offset, bytes) = replay.read(3, 10);
         let start = replay.start() as usize;
-        assert_eq!((offset, &bytes[..]), (start as u64, &data[start..start + 10]));
+        assert_eq!(
+            (offset, &bytes[..]),
+            (start as u64, &data[start..start + 10])
+        );
         assert!(replay.read(200_000, 10).1.is_empty());
     }
 

@@ -5,7 +5,7 @@
 //! the user's, and must hold nothing that the supervisor goes on using. The supervisor is a few
 //! pages large, so the copy costs a fraction of a millisecond.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -18,16 +18,17 @@ use crate::pty;
 use crate::users::User;
 
 /// What a process gets when its environment names no PATH.
-pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const DEFAULT_PATH: &str =
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// How much easier a victim of the kernel's out-of-memory killer a workload is than PID 1.
 const OOM_SCORE_ABOVE_OWN: i32 = 100;
 
 /// What is to be run, checked.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub(crate) struct Program {
     pub command: Vec<String>,
-    pub env: HashMap<String, String>,
+    pub env: BTreeMap<String, String>,
     /// Empty: the workspace, or `/` where there is none.
     pub workdir: String,
     /// Rows and columns of a terminal.
@@ -36,7 +37,7 @@ pub struct Program {
 }
 
 /// A child between fork and exec, with the supervisor's ends of its streams, all non-blocking.
-pub struct Child {
+pub(crate) struct Child {
     pub pid: i32,
     pub stdin: Option<OwnedFd>,
     /// The terminal's master, when it has one; then there is no stderr.
@@ -49,7 +50,7 @@ pub struct Child {
 /// How far a child came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-pub enum Stage {
+pub(crate) enum Stage {
     Terminal = 1,
     User = 2,
     Workdir = 3,
@@ -58,17 +59,17 @@ pub enum Stage {
 
 /// Why a child did not become the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StartFailure {
+pub(crate) struct StartFailure {
     pub stage: Stage,
     pub errno: i32,
 }
 
 /// Bytes of an encoded [`StartFailure`].
-pub const FAILURE_BYTES: usize = 8;
+pub(crate) const FAILURE_BYTES: usize = 8;
 
 impl StartFailure {
     /// From what the child wrote; `None` when it wrote nothing, which means success.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let stage = i32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?);
         let errno = i32::from_ne_bytes(bytes.get(4..8)?.try_into().ok()?);
         let stage = [Stage::Terminal, Stage::User, Stage::Workdir, Stage::Exec]
@@ -78,7 +79,7 @@ impl StartFailure {
     }
 
     /// As a shell has it: 127 for a program that is not there, else 126.
-    pub fn exit_code(&self) -> i32 {
+    pub(crate) fn exit_code(&self) -> i32 {
         match self.stage {
             Stage::Exec if matches!(self.errno, libc::ENOENT | libc::ENOTDIR) => 127,
             Stage::Terminal | Stage::User | Stage::Workdir | Stage::Exec => 126,
@@ -86,7 +87,7 @@ impl StartFailure {
     }
 
     /// What a user reads.
-    pub fn message(&self, program: &Program) -> String {
+    pub(crate) fn message(&self, program: &Program) -> String {
         let why = io::Error::from_raw_os_error(self.errno);
         let name = program.command.first().map_or("", String::as_str);
         match self.stage {
@@ -112,7 +113,7 @@ struct Prepared {
 }
 
 /// Forks `program` as `user`. Runs in microseconds and never waits for the child.
-pub fn spawn(
+pub(crate) fn spawn(
     own: &Own,
     user: &User,
     program: &Program,
@@ -129,7 +130,14 @@ pub fn spawn(
     // memory and never returns.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     match pid {
-        0 => run_child(own, user, program, &prepared, [stdin, stdout, stderr], status),
+        0 => run_child(
+            own,
+            user,
+            program,
+            &prepared,
+            [stdin, stdout, stderr],
+            status,
+        ),
         pid if pid < 0 => Err(Refusal::Spawn(io::Error::last_os_error())),
         pid => Ok(Child {
             pid: pid as i32,
@@ -187,10 +195,8 @@ fn prepare(user: &User, program: &Program, default_workdir: &str) -> Result<Prep
     let text = |what: &str, value: &str| {
         CString::new(value).map_err(|_| Refusal::Invalid(format!("{what} contains a NUL byte")))
     };
-    let mut env: HashMap<&str, &str> = HashMap::from([
-        ("PATH", DEFAULT_PATH),
-        ("HOME", user.home.as_str()),
-    ]);
+    let mut env: BTreeMap<&str, &str> =
+        BTreeMap::from([("PATH", DEFAULT_PATH), ("HOME", user.home.as_str())]);
     if let Some(name) = &user.name {
         env.insert("USER", name);
     }
@@ -275,7 +281,11 @@ fn run_child(
             libc::_exit(code)
         }
     };
-    let errno = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+    let errno = || {
+        io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO)
+    };
     // SAFETY: system calls on descriptors and prepared, NUL-terminated memory only.
     unsafe {
         libc::setsid();
@@ -304,7 +314,11 @@ fn run_child(
         }
         libc::umask(0o022);
         if let Err(error) = become_user(own, user) {
-            fail(Stage::User, error.raw_os_error().unwrap_or(libc::EPERM), status);
+            fail(
+                Stage::User,
+                error.raw_os_error().unwrap_or(libc::EPERM),
+                status,
+            );
         }
         // Changing ids may make a process dumpable (fs.suid_dumpable); the memory is a copy of
         // the supervisor's until the exec.
@@ -321,7 +335,11 @@ fn run_child(
         }
         let mut unblocked: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut unblocked);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const unblocked, std::ptr::null_mut());
+        libc::sigprocmask(
+            libc::SIG_SETMASK,
+            &raw const unblocked,
+            std::ptr::null_mut(),
+        );
 
         let mut worst = libc::ENOENT;
         for candidate in &prepared.candidates {

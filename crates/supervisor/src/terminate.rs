@@ -13,7 +13,7 @@ use crate::process::Table;
 ///
 /// As PID 1 "everything" is the pid namespace. Otherwise it is the process groups that this
 /// supervisor has started.
-pub async fn terminate(table: &Arc<Table>, pid1: bool, grace: Duration) -> Vec<ExitResult> {
+pub(crate) async fn terminate(table: &Arc<Table>, pid1: bool, grace: Duration) -> Vec<ExitResult> {
     // Who has ended already ended by itself, even if nobody has looked yet.
     table.reap();
     let live = table.unreaped();
@@ -71,8 +71,8 @@ fn everything_is_gone(table: &Table, pid1: bool) -> bool {
     if pid1 {
         // SAFETY: plain numbers; signal 0 only asks.
         let asked = unsafe { libc::kill(-1, 0) };
-        let none_left = asked < 0
-            && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+        let none_left =
+            asked < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
         none_left && table.unreaped().is_empty()
     } else {
         table.unreaped().is_empty()

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// The supervisor's own user inside a sandbox. No workload may be it: a process under the same id
 /// could limit or mislead the supervisor.
-pub const RESERVED_UID: u32 = 65535;
+pub(crate) const RESERVED_UID: u32 = 65535;
 
 /// More than any sane user database; a larger file is read up to here.
 const MAX_DATABASE_BYTES: u64 = 1 << 20;
@@ -18,7 +18,7 @@ const MAX_GROUPS: usize = 1024;
 
 /// A resolved user, ready for system calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
+pub(crate) struct User {
     pub uid: u32,
     pub gid: u32,
     /// Supplementary groups, the primary one among them.
@@ -50,14 +50,14 @@ struct Entry<'a> {
 }
 
 /// Resolves `spec` (`name`, `uid`, `user:group`; empty: `default`) against `/etc`.
-pub fn resolve(spec: &str, default: (u32, u32)) -> Result<User, UserError> {
+pub(crate) fn resolve(spec: &str, default: (u32, u32)) -> Result<User, UserError> {
     let passwd = read_database(Path::new("/etc/passwd"));
     let group = read_database(Path::new("/etc/group"));
     resolve_in(spec, default, &passwd, &group)
 }
 
 /// As [`resolve`], with the text of the two files.
-pub fn resolve_in(
+pub(crate) fn resolve_in(
     spec: &str,
     default: (u32, u32),
     passwd: &str,

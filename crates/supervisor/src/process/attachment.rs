@@ -16,7 +16,7 @@ const OUTPUT_MESSAGE_BYTES: usize = 32 << 10;
 
 /// A reader with its place in both streams. While it lives, the process is not read further than
 /// it has room for; dropping it lets go.
-pub struct Attachment {
+pub(crate) struct Attachment {
     process: Arc<Process>,
     reader: u64,
     acknowledged: u64,
@@ -40,7 +40,7 @@ enum Phase {
 
 impl Attachment {
     /// Joins `process` at the given offsets, or at the oldest bytes kept when those are gone.
-    pub fn new(process: Arc<Process>, offsets: [u64; 2]) -> Self {
+    pub(crate) fn new(process: Arc<Process>, offsets: [u64; 2]) -> Self {
         let mut state = process.state();
         let reader = state.next_reader;
         state.next_reader += 1;
@@ -65,13 +65,17 @@ impl Attachment {
 
     /// Ties the task that reads the client's messages to this reader's life; what it fails with
     /// ends the stream.
-    pub fn with_input(mut self, failure: oneshot::Receiver<Refusal>, task: AbortHandle) -> Self {
+    pub(crate) fn with_input(
+        mut self,
+        failure: oneshot::Receiver<Refusal>,
+        task: AbortHandle,
+    ) -> Self {
         self.input = Some(Input { failure, task });
         self
     }
 
     /// The messages, until the exit, a failure, or the detach of the connection.
-    pub fn into_stream(
+    pub(crate) fn into_stream(
         self,
         detached: watch::Receiver<bool>,
     ) -> impl FutureStream<Item = Result<ExecResponse, Refusal>> + Send {

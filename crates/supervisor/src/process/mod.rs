@@ -23,12 +23,12 @@ use crate::error::Refusal;
 use crate::replay::{Budget, Replay, STREAM_REPLAY_BYTES};
 use crate::spawn::{Program, StartFailure};
 
-pub use attachment::Attachment;
-pub use table::{Event, Table};
+pub(crate) use attachment::Attachment;
+pub(crate) use table::{Event, Table};
 
 /// Which of the two output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
+pub(crate) enum Stream {
     Stdout = 0,
     Stderr = 1,
 }
@@ -43,7 +43,7 @@ enum Startup {
 
 /// What never changes about a process.
 #[derive(Clone, Debug)]
-pub struct Description {
+pub(crate) struct Description {
     pub id: String,
     /// Of the whole start: the same id with another hash is another process.
     pub hash: [u8; 32],
@@ -53,7 +53,7 @@ pub struct Description {
 }
 
 /// A process, live or ended.
-pub struct Process {
+pub(crate) struct Process {
     pub description: Description,
     /// 0: it was never forked.
     pub pid: i32,
@@ -125,22 +125,22 @@ impl Process {
     }
 
     /// Its exit, once known.
-    pub fn exit(&self) -> Option<ExitResult> {
+    pub(crate) fn exit(&self) -> Option<ExitResult> {
         self.state().exit.clone()
     }
 
     /// Whether it has a living child still, or output of it to be read.
-    pub fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.state().exit.is_none()
     }
 
     /// Resolves when its exit is known.
-    pub async fn exited(&self) -> ExitResult {
+    pub(crate) async fn exited(&self) -> ExitResult {
         self.when(|state| state.exit.clone()).await
     }
 
     /// Resolves when it runs, or when it has failed to.
-    pub async fn settled(&self) {
+    pub(crate) async fn settled(&self) {
         self.when(|state| match state.startup {
             Startup::Pending => None,
             Startup::Running => Some(()),
@@ -162,7 +162,7 @@ impl Process {
     }
 
     /// For listings.
-    pub fn info(&self) -> ProcessInfo {
+    pub(crate) fn info(&self) -> ProcessInfo {
         let exit = self.exit();
         ProcessInfo {
             process_id: self.description.id.clone(),
@@ -178,7 +178,7 @@ impl Process {
     }
 
     /// Sends `signal` to its process group.
-    pub fn signal(&self, signal: i32) -> Result<(), Refusal> {
+    pub(crate) fn signal(&self, signal: i32) -> Result<(), Refusal> {
         if !(1..=64).contains(&signal) {
             return Err(Refusal::Invalid(format!("signal {signal}")));
         }
@@ -196,7 +196,7 @@ impl Process {
     }
 
     /// Sets the window size of its terminal; nothing where it has none.
-    pub fn resize(&self, rows: u32, columns: u32) {
+    pub(crate) fn resize(&self, rows: u32, columns: u32) {
         if let Some(terminal) = &self.terminal
             && let Err(error) = crate::pty::resize(terminal, rows, columns)
         {
@@ -205,7 +205,7 @@ impl Process {
     }
 
     /// From now on its end counts as the suspension's, and no reader holds it up.
-    pub fn mark_suspending(&self) {
+    pub(crate) fn mark_suspending(&self) {
         let mut state = self.state();
         if state.wait_status.is_none() {
             state.suspending = true;
@@ -304,7 +304,7 @@ impl State {
 }
 
 /// Unix milliseconds of the sandbox's clock.
-pub fn now_ms() -> i64 {
+pub(crate) fn now_ms() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_millis() as i64)

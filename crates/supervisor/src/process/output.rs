@@ -7,11 +7,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::unix::AsyncFd;
-use tokio::io::{Interest, Ready};
+use tokio::io::Ready;
 use tokio::time::Instant;
 
 use super::{Process, Stream};
+use crate::readiness::readable;
 use crate::replay::STREAM_REPLAY_BYTES;
 use crate::spawn::{Child, FAILURE_BYTES, StartFailure};
 
@@ -44,7 +44,7 @@ impl Process {
     }
 
     async fn pump(&self, stream: Stream, fd: OwnedFd) {
-        let fd = match AsyncFd::with_interest(fd, Interest::READABLE) {
+        let fd = match readable(fd) {
             Ok(fd) => fd,
             Err(error) => {
                 eprintln!("overwinter-supervisor: output of a process: {error}");
@@ -117,7 +117,7 @@ async fn until(heard_out: Option<(u64, Instant)>) {
 }
 
 async fn read_failure(status: OwnedFd) -> Option<StartFailure> {
-    let status = AsyncFd::with_interest(status, Interest::READABLE).ok()?;
+    let status = readable(status).ok()?;
     let mut report = [0u8; FAILURE_BYTES];
     loop {
         let mut guard = status.readable().await.ok()?;

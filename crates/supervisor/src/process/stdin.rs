@@ -3,12 +3,12 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::Process;
 use crate::error::Refusal;
 use crate::pty;
+use crate::readiness::writable;
 
 /// Where input goes. Closed: it is taken and dropped, as if nobody read it.
 #[derive(Default)]
@@ -21,9 +21,7 @@ pub(super) struct Stdin {
 impl Stdin {
     pub(super) fn open(fd: Option<OwnedFd>, terminal: bool) -> io::Result<Self> {
         Ok(Self {
-            fd: fd
-                .map(|fd| AsyncFd::with_interest(fd, Interest::WRITABLE))
-                .transpose()?,
+            fd: fd.map(writable).transpose()?,
             terminal,
             ended: false,
         })
@@ -45,7 +43,11 @@ impl Stdin {
             };
             // SAFETY: the pointer and the length are the slice's.
             let count = unsafe {
-                libc::write(guard.get_inner().as_raw_fd(), data.as_ptr().cast(), data.len())
+                libc::write(
+                    guard.get_inner().as_raw_fd(),
+                    data.as_ptr().cast(),
+                    data.len(),
+                )
             };
             if let Ok(count) = usize::try_from(count) {
                 return count;
@@ -66,7 +68,12 @@ impl Stdin {
 impl Process {
     /// Writes what lies behind the bytes already taken. Waits while the process does not read;
     /// abandoned in between, what was written counts as taken.
-    pub async fn write_stdin(&self, offset: u64, data: &[u8], eof: bool) -> Result<(), Refusal> {
+    pub(crate) async fn write_stdin(
+        &self,
+        offset: u64,
+        data: &[u8],
+        eof: bool,
+    ) -> Result<(), Refusal> {
         let mut stdin = self.stdin.lock().await;
         let taken = self.state().stdin_taken;
         if offset > taken {

@@ -26,13 +26,13 @@ const EVENT_BACKLOG: usize = 1024;
 
 /// Something that happened to a process.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub(crate) enum Event {
     Started(Arc<ProcessInfo>),
     Exited(Arc<ExitResult>),
 }
 
 /// The processes by id, and by pid while they are not reaped.
-pub struct Table {
+pub(crate) struct Table {
     own: Own,
     workspace: String,
     budget: Arc<Budget>,
@@ -52,7 +52,7 @@ struct Inner {
 
 impl Table {
     /// An empty table; `workspace` is the default working folder.
-    pub fn new(own: Own, workspace: String) -> Arc<Self> {
+    pub(crate) fn new(own: Own, workspace: String) -> Arc<Self> {
         Arc::new(Self {
             own,
             workspace,
@@ -69,7 +69,7 @@ impl Table {
     }
 
     /// The process of that start, if it exists already: what makes a start idempotent.
-    pub fn existing(&self, start: &ExecStart) -> Result<Option<Arc<Process>>, Refusal> {
+    pub(crate) fn existing(&self, start: &ExecStart) -> Result<Option<Arc<Process>>, Refusal> {
         match self.inner().by_id.get(&start.process_id) {
             None => Ok(None),
             Some(known) if known.description.hash == hash(start) => Ok(Some(Arc::clone(known))),
@@ -78,7 +78,7 @@ impl Table {
     }
 
     /// Starts a process that is listed and kept. The caller has looked for an existing one.
-    pub fn start(self: &Arc<Self>, start: &ExecStart) -> Result<Arc<Process>, Refusal> {
+    pub(crate) fn start(self: &Arc<Self>, start: &ExecStart) -> Result<Arc<Process>, Refusal> {
         if !is_process_id(&start.process_id) {
             return Err(Refusal::Invalid(format!(
                 "process id {:?}",
@@ -90,7 +90,10 @@ impl Table {
     }
 
     /// Starts a process of the supervisor's own, which is in no listing.
-    pub fn start_hidden(self: &Arc<Self>, start: &ExecStart) -> Result<Arc<Process>, Refusal> {
+    pub(crate) fn start_hidden(
+        self: &Arc<Self>,
+        start: &ExecStart,
+    ) -> Result<Arc<Process>, Refusal> {
         self.launch(start, false)
     }
 
@@ -198,7 +201,7 @@ impl Table {
     }
 
     /// Collects every child that has ended, ours and orphans.
-    pub fn reap(&self) {
+    pub(crate) fn reap(&self) {
         loop {
             let mut status = 0;
             // SAFETY: fills one int; never blocks.
@@ -215,32 +218,32 @@ impl Table {
     }
 
     /// The process of that id, live or kept.
-    pub fn get(&self, id: &str) -> Result<Arc<Process>, Refusal> {
+    pub(crate) fn get(&self, id: &str) -> Result<Arc<Process>, Refusal> {
         let found = self.inner().by_id.get(id).cloned();
         found.ok_or_else(|| Refusal::ProcessNotFound(id.to_owned()))
     }
 
     /// All that are listed, oldest first.
-    pub fn all(&self) -> Vec<Arc<Process>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Process>> {
         let mut all: Vec<_> = self.inner().by_id.values().cloned().collect();
         all.sort_by_key(|process| (process.started_at_ms, process.pid));
         all
     }
 
     /// Those that are listed and live.
-    pub fn live(&self) -> Vec<Arc<Process>> {
+    pub(crate) fn live(&self) -> Vec<Arc<Process>> {
         let mut all = self.all();
         all.retain(|process| process.is_live());
         all
     }
 
     /// Every child that has not been reaped, hidden ones included.
-    pub fn unreaped(&self) -> Vec<Arc<Process>> {
+    pub(crate) fn unreaped(&self) -> Vec<Arc<Process>> {
         self.inner().by_pid.values().cloned().collect()
     }
 
     /// Events from now on.
-    pub fn watch(&self) -> broadcast::Receiver<Event> {
+    pub(crate) fn watch(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
     }
 }
@@ -249,7 +252,7 @@ fn program(spec: &ProcessSpec) -> Program {
     let or = |asked: u32, default: u32| if asked == 0 { default } else { asked };
     Program {
         command: spec.command.clone(),
-        env: spec.env.clone(),
+        env: spec.env.clone().into_iter().collect(),
         workdir: spec.workdir.clone(),
         tty: spec
             .tty
