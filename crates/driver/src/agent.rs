@@ -76,7 +76,11 @@ pub trait Agent: Send + Sync + 'static {
     async fn remove_file(&self, request: wire::RemoveFileRequest) -> AgentResult<()>;
 
     /// Refuses new work; runs the hook. Idempotent.
-    async fn quiesce(&self, hook: Vec<String>, hook_timeout: Duration) -> AgentResult<wire::QuiesceResponse>;
+    async fn quiesce(
+        &self,
+        hook: Vec<String>,
+        hook_timeout: Duration,
+    ) -> AgentResult<wire::QuiesceResponse>;
     /// The inverse. Idempotent.
     async fn unquiesce(&self) -> AgentResult<()>;
     /// Answers with the live processes once the agent has let go: for a supervisor, when end of

@@ -18,8 +18,8 @@ use overwinter_lifecycle::ids::SandboxId;
 use crate::attach::Credentials;
 use crate::error::DriverError;
 use crate::types::{
-    Changed, ComputeSpec, Debt, Depth, Description, DriverReference, EffectContext, Effected, Found, Observation,
-    PinnedImage,
+    Changed, ComputeSpec, Debt, Depth, Description, DriverReference, EffectContext, Effected,
+    Found, Observation, PinnedImage,
 };
 
 /// An adapter to one backend. Provided methods answer `Unsupported`, so that a new one breaks no
@@ -133,7 +133,8 @@ pub trait Driver: Send + Sync + 'static {
     /// # Errors
     /// `Unsupported` where it is not.
     async fn usage(&self, _sandbox: SandboxId) -> Result<u64, DriverError> {
-        Err(DriverError::Unsupported("the size of a sandbox's storage".to_owned()))
+        Err(DriverError::Unsupported(
+            "the size of a sandbox's storage".to_owned(),
+        ))
     }
 }
-

@@ -9,12 +9,15 @@
 //! | [`attach`] | how a supervisor, or a backend's own agent, reaches the gateway |
 //! | [`agent`] | what the gateway asks of whoever is inside |
 //! | [`ledger`] | the receipts, through a port to the gateway's store |
+//! | `session` | the gateway's side of a supervisor's connection (feature `session`) |
 
 pub mod agent;
 pub mod attach;
 pub mod driver;
 pub mod error;
 pub mod ledger;
+#[cfg(feature = "session")]
+pub mod session;
 pub mod types;
 
 pub use agent::{Agent, AgentError};

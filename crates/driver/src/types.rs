@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+pub use overwinter_lifecycle::Depth;
 use overwinter_lifecycle::config::Resources;
 use overwinter_lifecycle::ids::{EffectKey, Incarnation, SandboxId};
 pub use overwinter_lifecycle::record::{Compute, Debt, DebtKind, DriverReference};
 pub use overwinter_lifecycle::steps::{Effected, Observed};
-pub use overwinter_lifecycle::Depth;
 use serde::{Deserialize, Serialize};
 
 /// What a driver is and can do, as found out now: modes are never assumed.
@@ -130,4 +130,3 @@ pub struct Changed {
     /// The incarnation that the compute was started with.
     pub held: Incarnation,
 }
-
