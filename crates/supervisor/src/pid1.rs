@@ -21,6 +21,8 @@ pub(crate) fn protect() -> io::Result<Signals> {
         if libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 {
             return Err(io::Error::last_os_error());
         }
+        // Modes of files are exactly those that were asked for.
+        libc::umask(0);
         // One arena for all threads, and large buffers back to the kernel when freed: the
         // supervisor is resident in every sandbox.
         libc::mallopt(libc::M_ARENA_MAX, 1);

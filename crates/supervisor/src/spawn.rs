@@ -361,11 +361,19 @@ fn run_child(
 
 /// Every signal to its default action: an ignored one would stay ignored across the exec.
 unsafe fn reset_signals() {
-    // SAFETY: sigaction with a zeroed action is SIG_DFL; the numbers that cannot be set fail.
+    // The kernel's own record: handler, flags, restorer and mask, all zero for SIG_DFL. By the
+    // bare call, because libc's refuses the two numbers that it keeps for itself.
+    let default = [0u64; 4];
+    // SAFETY: a record of the kernel's size; the numbers that cannot be set fail.
     unsafe {
-        let action: libc::sigaction = std::mem::zeroed();
         for signal in 1..=64 {
-            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                std::ptr::null_mut::<u64>(),
+                size_of::<u64>(),
+            );
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use overwinter_api::supervisor as wire;
@@ -99,10 +100,11 @@ async fn another_user_ends_with_no_capability_and_with_its_own_groups() {
         assert!(line.ends_with("0000000000000000"), "{text}");
     }
 
-    // The folder of the test is closed to others: so is a working folder in it.
+    // Whether a working folder can be entered is the user's question, not the supervisor's.
     let mut spec = shell("true");
     spec.user = "1234".into();
     let closed = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(closed.path(), PermissionsExt::from_mode(0o700)).unwrap();
     spec.workdir = closed.path().to_str().unwrap().into();
     let (_, exit) = run(&session.client, "p2", spec).await;
     assert_eq!(exit.code, 126);

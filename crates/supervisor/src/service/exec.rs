@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use connectrpc::{ConnectError, InboundStream, Response, ServiceResult, ServiceStream};
+use connectrpc::{ConnectError, InboundStream};
 use futures::{Stream, StreamExt};
 use overwinter_api::supervisor as wire;
 use overwinter_api::supervisor::__buffa::oneof::exec_request::Message as Ask;
@@ -20,10 +20,11 @@ impl Service {
     pub(super) async fn exec_stream(
         &self,
         mut requests: InboundStream<wire::ExecRequest>,
-    ) -> ServiceResult<ServiceStream<wire::ExecResponse>> {
+    ) -> Result<impl Stream<Item = Result<wire::ExecResponse, ConnectError>> + Send + use<>, Refusal>
+    {
         let first = match requests.next().await {
-            Some(first) => first?.to_owned_message().message,
-            None => None,
+            Some(Ok(first)) => first.to_owned_message().message,
+            Some(Err(_)) | None => None,
         };
         let (process, offsets) = match first {
             Some(Ask::Start(start)) => (self.start(&start)?, [0, 0]),
@@ -32,7 +33,9 @@ impl Service {
                 [attach.stdout_offset, attach.stderr_offset],
             ),
             Some(Ask::Stdin(_) | Ask::Resize(_) | Ask::Signal(_)) | None => {
-                return Err(Refusal::Invalid("the first message starts or attaches".into()).into());
+                return Err(Refusal::Invalid(
+                    "the first message starts or attaches".into(),
+                ));
             }
         };
         let (fail, failure) = oneshot::channel();
@@ -46,7 +49,7 @@ impl Service {
         let stream = attachment
             .with_input(failure, input.abort_handle())
             .into_stream(self.detached());
-        Response::stream_ok(stream.map(|item| item.map_err(ConnectError::from)))
+        Ok(stream.map(|item| item.map_err(ConnectError::from)))
     }
 
     fn start(&self, start: &wire::ExecStart) -> Result<Arc<Process>, Refusal> {

@@ -11,6 +11,7 @@ use connectrpc::{
     ConnectError, InboundStream, RequestContext, Response, ServiceRequest, ServiceResult,
     ServiceStream,
 };
+use futures::Stream;
 use overwinter_api::supervisor as wire;
 use tokio::sync::watch;
 
@@ -69,6 +70,17 @@ fn ok<T>(outcome: Result<T, Refusal>) -> ServiceResult<T> {
     }
 }
 
+/// A stream, or one that ends at once with the refusal. As an error of the call itself its details
+/// would be lost on gRPC, where `connectrpc` sends them with the trailers of a stream alone.
+fn stream_or_refusal<T: Send + 'static>(
+    outcome: Result<impl Stream<Item = Result<T, ConnectError>> + Send + 'static, Refusal>,
+) -> ServiceStream<T> {
+    match outcome {
+        Ok(stream) => Box::pin(stream),
+        Err(refusal) => Box::pin(futures::stream::iter([Err(ConnectError::from(refusal))])),
+    }
+}
+
 // The trait asks for anything that encodes as the answer; naming the answer is the point.
 #[allow(refining_impl_trait)]
 impl wire::SupervisorService for Service {
@@ -90,7 +102,7 @@ impl wire::SupervisorService for Service {
         _context: RequestContext,
         requests: InboundStream<wire::ExecRequest>,
     ) -> ServiceResult<ServiceStream<wire::ExecResponse>> {
-        self.exec_stream(requests).await
+        Response::ok(stream_or_refusal(self.exec_stream(requests).await))
     }
 
     async fn start_process(
@@ -143,8 +155,8 @@ impl wire::SupervisorService for Service {
         _context: RequestContext,
         request: ServiceRequest<'_, wire::ReadFileRequest>,
     ) -> ServiceResult<ServiceStream<file::ReadItem>> {
-        let content = self.content(request.to_owned_message()).await?;
-        Response::stream_ok(content)
+        let content = self.content(request.to_owned_message()).await;
+        Response::ok(stream_or_refusal(content))
     }
 
     async fn write_file(

@@ -90,7 +90,10 @@ impl Gateway {
         std::fs::create_dir(folder.path().join("work")).unwrap();
         let listener = UnixListener::bind(folder.path().join("run/gateway.sock")).unwrap();
         write_attach(folder.path(), 1, 0, "one");
-        let supervisor = Command::new(env!("CARGO_BIN_EXE_overwinter-supervisor"))
+        // The shipped static binary can be put in place of the one just built.
+        let program = std::env::var_os("OVERWINTER_SUPERVISOR")
+            .unwrap_or_else(|| env!("CARGO_BIN_EXE_overwinter-supervisor").into());
+        let supervisor = Command::new(program)
             .arg("--run-dir")
             .arg(folder.path().join("run"))
             .arg("--workspace")
@@ -321,7 +324,9 @@ pub async fn run(
 pub fn reason(error: &ConnectError) -> String {
     use base64::Engine;
     use buffa::Message;
-    let detail = error.details.first().expect("no detail");
+    let Some(detail) = error.details.first() else {
+        panic!("no detail: {error:?}");
+    };
     let bytes = base64::engine::general_purpose::STANDARD_NO_PAD
         .decode(detail.value.as_ref().unwrap())
         .unwrap();
