@@ -72,3 +72,58 @@ pub enum AcceptError {
     #[error(transparent)]
     Store(#[from] StoreError),
 }
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        let message = error.to_string();
+        let code = match &error {
+            rusqlite::Error::SqliteFailure(failure, _) => {
+                // The shared-memory index of the log grows by a write of its own.
+                if failure.code == rusqlite::ErrorCode::DiskFull
+                    || failure.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE
+                {
+                    return Self::Full;
+                }
+                failure.extended_code
+            }
+            _ => rusqlite::ffi::SQLITE_ERROR,
+        };
+        Self::Sqlite { code, message }
+    }
+}
+
+impl StoreError {
+    pub(crate) fn io(path: &std::path::Path, error: &std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::StorageFull {
+            return Self::Full;
+        }
+        Self::Io {
+            path: path.display().to_string(),
+            kind: error.kind(),
+            message: error.to_string(),
+        }
+    }
+}
+
+/// An error of a transaction: whether a full disk is behind it decides whether it is tried again.
+pub(crate) trait Failure: From<StoreError> + Send + 'static {
+    fn is_full(&self) -> bool;
+}
+
+impl Failure for StoreError {
+    fn is_full(&self) -> bool {
+        *self == Self::Full
+    }
+}
+
+impl Failure for AcceptError {
+    fn is_full(&self) -> bool {
+        *self == Self::Store(StoreError::Full)
+    }
+}
+
+impl From<rusqlite::Error> for AcceptError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Store(error.into())
+    }
+}

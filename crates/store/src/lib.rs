@@ -3,11 +3,20 @@
 //! It runs the pure functions of `overwinter-lifecycle` inside its transactions and persists what
 //! they return; it holds no rule of the lifecycle of its own.
 
+mod core;
 mod error;
 pub mod label;
+mod list;
+mod open;
 mod options;
+mod readers;
+mod reserve;
+mod rows;
+mod schema;
 mod store;
+mod tx;
 mod types;
+mod writer;
 
 pub use error::{AcceptError, StoreError};
 pub use options::{CommitHook, CommitPoint, Location, StoreOptions, WriterKind};

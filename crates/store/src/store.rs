@@ -1,23 +1,50 @@
 //! The handle: each method one transaction, or one read.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overwinter_lifecycle::Name;
+use overwinter_lifecycle::admission::Request;
 use overwinter_lifecycle::ids::{Fence, Millis, OperationId, SandboxId};
 use overwinter_lifecycle::operation::Operation;
 use overwinter_lifecycle::record::{Compute, Debt, MainExit, Sandbox};
 use overwinter_lifecycle::recording::Recording;
+use rusqlite::Connection;
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use crate::core::{Counters, Job, Tx, Urgency};
+use crate::error::Failure;
+use crate::readers::{Readers, snapshot};
+use crate::rows::{debts, effects, idempotency, operations, processes, sandboxes};
+use crate::tx::record::Record;
+use crate::tx::{accept, record, sweep, upkeep};
+use crate::writer::Writer;
 use crate::{
     Accept, AcceptError, Accepted, Changes, ListFilter, Meta, NewSandbox, OperationFilter,
     ProcessResult, Receipt, Stats, StoreError, StoreOptions, Swept, UpdateConfig, Written,
 };
+use crate::{label, list, open};
 
 /// The durable store. Cheap to clone; closed when the last clone is dropped.
-#[derive(Clone, Debug)]
-pub struct Store {}
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+/// Dropped from first to last: the lock goes after everything that it guards.
+struct Inner {
+    readers: Option<Readers>,
+    writer: Writer,
+    _lock: Option<File>,
+    meta: Meta,
+    counters: Arc<Counters>,
+    newest: watch::Sender<u64>,
+    /// Up to which change the sweeps of this process have looked for surplus operations.
+    trimmed: Mutex<Option<u64>>,
+}
 
 impl Store {
     /// Opens, migrates, takes the folder's lock and raises the epoch. Blocks for a few commits.
@@ -25,24 +52,49 @@ impl Store {
     /// # Errors
     /// [`StoreError::Locked`], [`StoreError::NewerSchema`], [`StoreError::UnfinishableOperation`],
     /// or what the disk says.
-    pub fn open(_options: StoreOptions) -> Result<Self, StoreError> {
-        unimplemented!()
+    pub fn open(options: StoreOptions) -> Result<Self, StoreError> {
+        let opened = open::open(&options)?;
+        let readers = opened.path.as_deref().map(Readers::new).transpose()?;
+        let counters = Arc::clone(&opened.core.counters);
+        let newest = opened.core.newest.clone();
+        Ok(Self {
+            inner: Arc::new(Inner {
+                readers,
+                writer: Writer::new(options.writer, opened.core)?,
+                _lock: opened.lock,
+                meta: opened.meta,
+                counters,
+                newest,
+                trimmed: Mutex::new(None),
+            }),
+        })
     }
 
     /// Accepts and begins a create. Nothing is written unless it begins.
     ///
     /// # Errors
     /// [`AcceptError::NameTaken`], [`AcceptError::Denied`] (capacity), [`AcceptError::KeyReused`].
-    pub async fn accept_create(&self, _new: NewSandbox) -> Result<Accepted, AcceptError> {
-        unimplemented!()
+    pub async fn accept_create(&self, new: NewSandbox) -> Result<Accepted, AcceptError> {
+        self.write(label::ACCEPT_CREATE, Urgency::Ordinary, move |tx| {
+            accept::create(tx, &new)
+        })
+        .await
     }
 
     /// Admits any other verb, and begins its operation when nothing else runs.
     ///
     /// # Errors
     /// [`AcceptError::Denied`], [`AcceptError::KeyReused`], [`StoreError::NotFound`].
-    pub async fn accept(&self, _accept: Accept) -> Result<Accepted, AcceptError> {
-        unimplemented!()
+    pub async fn accept(&self, accept: Accept) -> Result<Accepted, AcceptError> {
+        let urgency = match accept.request {
+            // It is what makes room.
+            Request::Delete { .. } => Urgency::Essential,
+            Request::Suspend { .. } | Request::Resume { .. } | Request::Start => Urgency::Ordinary,
+        };
+        self.write(label::ACCEPT, urgency, move |tx| {
+            accept::accept(tx, &accept)
+        })
+        .await
     }
 
     /// A call of the data plane turns back this idle suspend. False: it is not running any more,
@@ -52,10 +104,13 @@ impl Store {
     /// [`StoreError::NotFound`].
     pub async fn turn_back_for_call(
         &self,
-        _sandbox: SandboxId,
-        _suspend: OperationId,
+        sandbox: SandboxId,
+        suspend: OperationId,
     ) -> Result<bool, StoreError> {
-        unimplemented!()
+        self.write(label::TURN_BACK, Urgency::Ordinary, move |tx| {
+            accept::turn_back_for_call(tx, sandbox, suspend)
+        })
+        .await
     }
 
     /// One durable step of the running operation (`id`, `fence`), with the microseconds that its
@@ -68,14 +123,26 @@ impl Store {
     /// [`StoreError::NotRunning`]: the writer was fenced off; [`StoreError::NotFound`].
     pub async fn record(
         &self,
-        _sandbox: SandboxId,
-        _operation: (OperationId, Fence),
-        _recording: Recording,
-        _timings: Vec<(String, u64)>,
-        _exits: Vec<ProcessResult>,
-        _now: Millis,
+        sandbox: SandboxId,
+        operation: (OperationId, Fence),
+        recording: Recording,
+        timings: Vec<(String, u64)>,
+        exits: Vec<ProcessResult>,
+        now: Millis,
     ) -> Result<Written, StoreError> {
-        unimplemented!()
+        let asked = Record {
+            sandbox,
+            operation,
+            recording,
+            timings,
+            exits,
+            now,
+        };
+        let label = label::of(&asked.recording);
+        self.write(label, Urgency::Essential, move |tx| {
+            record::record(tx, &asked)
+        })
+        .await
     }
 
     /// All sandboxes with an unfinished operation, each running one with its attempt raised.
@@ -83,7 +150,8 @@ impl Store {
     /// # Errors
     /// What the disk says.
     pub async fn recover(&self) -> Result<Vec<Sandbox>, StoreError> {
-        unimplemented!()
+        self.write(label::RECOVER, Urgency::Essential, upkeep::recover)
+            .await
     }
 
     /// Compute was observed while nothing ran on the sandbox. The record when that changed it.
@@ -92,11 +160,14 @@ impl Store {
     /// [`StoreError::NotFound`].
     pub async fn record_loss(
         &self,
-        _sandbox: SandboxId,
-        _observed: Compute,
-        _now: Millis,
+        sandbox: SandboxId,
+        observed: Compute,
+        now: Millis,
     ) -> Result<Option<Sandbox>, StoreError> {
-        unimplemented!()
+        self.write(label::LOSS, Urgency::Essential, move |tx| {
+            upkeep::record_loss(tx, sandbox, observed, now)
+        })
+        .await
     }
 
     /// The main process has ended.
@@ -105,10 +176,13 @@ impl Store {
     /// [`StoreError::NotFound`].
     pub async fn record_main_exit(
         &self,
-        _sandbox: SandboxId,
-        _exit: MainExit,
+        sandbox: SandboxId,
+        exit: MainExit,
     ) -> Result<Sandbox, StoreError> {
-        unimplemented!()
+        self.write(label::MAIN_EXIT, Urgency::Ordinary, move |tx| {
+            upkeep::record_main_exit(tx, sandbox, exit)
+        })
+        .await
     }
 
     /// Keeps what became of processes: the newest 1,000 of a sandbox, for a day. The first result
@@ -118,10 +192,14 @@ impl Store {
     /// [`StoreError::NotFound`].
     pub async fn save_exits(
         &self,
-        _sandbox: SandboxId,
-        _exits: Vec<ProcessResult>,
+        sandbox: SandboxId,
+        exits: Vec<ProcessResult>,
     ) -> Result<(), StoreError> {
-        unimplemented!()
+        self.write(label::EXITS, Urgency::Ordinary, move |tx| {
+            sandboxes::load(tx, sandbox)?;
+            processes::save(tx, sandbox, &exits)
+        })
+        .await
     }
 
     /// Changes labels and config; the config's version rises by one.
@@ -131,11 +209,14 @@ impl Store {
     /// a tombstone).
     pub async fn update(
         &self,
-        _sandbox: SandboxId,
-        _update: UpdateConfig,
-        _now: Millis,
+        sandbox: SandboxId,
+        update: UpdateConfig,
+        now: Millis,
     ) -> Result<Sandbox, StoreError> {
-        unimplemented!()
+        self.write(label::UPDATE, Urgency::Ordinary, move |tx| {
+            upkeep::update(tx, sandbox, &update, now)
+        })
+        .await
     }
 
     /// A debt is paid. A debt of compute that was the sandbox's last lets it start again. Paying
@@ -143,16 +224,22 @@ impl Store {
     ///
     /// # Errors
     /// What the disk says.
-    pub async fn settle_debt(&self, _debt: Debt) -> Result<(), StoreError> {
-        unimplemented!()
+    pub async fn settle_debt(&self, debt: Debt) -> Result<(), StoreError> {
+        self.write(label::DEBT, Urgency::Essential, move |tx| {
+            upkeep::settle_debt(tx, &debt)
+        })
+        .await
     }
 
     /// A debt could not be paid: try again at `due`.
     ///
     /// # Errors
     /// What the disk says.
-    pub async fn defer_debt(&self, _debt: Debt, _due: Millis) -> Result<(), StoreError> {
-        unimplemented!()
+    pub async fn defer_debt(&self, debt: Debt, due: Millis) -> Result<(), StoreError> {
+        self.write(label::DEBT, Urgency::Ordinary, move |tx| {
+            debts::defer(tx, &debt, due)
+        })
+        .await
     }
 
     /// Removes what has had its time, in small transactions: tombstones with their receipts and
@@ -161,8 +248,19 @@ impl Store {
     ///
     /// # Errors
     /// What the disk says.
-    pub async fn sweep(&self, _now: Millis) -> Result<Swept, StoreError> {
-        unimplemented!()
+    pub async fn sweep(&self, now: Millis) -> Result<Swept, StoreError> {
+        Ok(Swept {
+            tombstones: self.sweep_tombstones(now).await?,
+            operations: self.sweep_operations(now).await?,
+            idempotency_keys: self
+                .sweep_rows(move |tx| idempotency::expire(tx, now, sweep::CHUNK))
+                .await?,
+            process_results: self
+                .sweep_rows(move |tx| {
+                    processes::expire(tx, sweep::results_before(now), sweep::CHUNK)
+                })
+                .await?,
+        })
     }
 
     /// Sandboxes on which nothing runs and whose compute may exist: to be observed at start.
@@ -170,7 +268,7 @@ impl Store {
     /// # Errors
     /// As for every read: what the disk says.
     pub async fn awake(&self) -> Result<Vec<SandboxId>, StoreError> {
-        unimplemented!()
+        self.read(list::awake)
     }
 
     /// Sandboxes to be deleted on which nothing runs: to be tried again.
@@ -178,31 +276,34 @@ impl Store {
     /// # Errors
     /// As for every read.
     pub async fn deleting_idle(&self) -> Result<Vec<SandboxId>, StoreError> {
-        unimplemented!()
+        self.read(list::deleting_idle)
     }
 
     /// By id, tombstones too.
     ///
     /// # Errors
     /// As for every read.
-    pub async fn get(&self, _id: SandboxId) -> Result<Option<Sandbox>, StoreError> {
-        unimplemented!()
+    pub async fn get(&self, id: SandboxId) -> Result<Option<Sandbox>, StoreError> {
+        self.read(|conn| sandboxes::get(conn, id))
     }
 
     /// By name, among those that hold theirs.
     ///
     /// # Errors
     /// As for every read.
-    pub async fn find(&self, _tenant: &str, _name: &Name) -> Result<Option<Sandbox>, StoreError> {
-        unimplemented!()
+    pub async fn find(&self, tenant: &str, name: &Name) -> Result<Option<Sandbox>, StoreError> {
+        self.read(|conn| match sandboxes::holder(conn, tenant, name)? {
+            Some(id) => sandboxes::get(conn, id),
+            None => Ok(None),
+        })
     }
 
     /// A page, ascending by id.
     ///
     /// # Errors
     /// As for every read.
-    pub async fn list(&self, _filter: ListFilter) -> Result<Vec<Sandbox>, StoreError> {
-        unimplemented!()
+    pub async fn list(&self, filter: ListFilter) -> Result<Vec<Sandbox>, StoreError> {
+        self.read(|conn| list::list(conn, &filter))
     }
 
     /// How many are in each phase ([`overwinter_lifecycle::Phase::as_str`]), tombstones too; of one
@@ -212,39 +313,39 @@ impl Store {
     /// As for every read.
     pub async fn count_by_phase(
         &self,
-        _tenant: Option<&str>,
+        tenant: Option<&str>,
     ) -> Result<BTreeMap<String, u64>, StoreError> {
-        unimplemented!()
+        self.read(|conn| list::count_by_phase(conn, tenant))
     }
 
     /// What changed after `seq`: at most `limit` sandboxes.
     ///
     /// # Errors
     /// As for every read.
-    pub async fn changes_since(&self, _seq: u64, _limit: usize) -> Result<Changes, StoreError> {
-        unimplemented!()
+    pub async fn changes_since(&self, seq: u64, limit: usize) -> Result<Changes, StoreError> {
+        self.read(|conn| list::changes_since(conn, seq, limit))
     }
 
     /// The number of the newest change, updated after each commit that changed a sandbox.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<u64> {
-        unimplemented!()
+        self.inner.newest.subscribe()
     }
 
     /// By id.
     ///
     /// # Errors
     /// As for every read.
-    pub async fn operation(&self, _id: OperationId) -> Result<Option<Operation>, StoreError> {
-        unimplemented!()
+    pub async fn operation(&self, id: OperationId) -> Result<Option<Operation>, StoreError> {
+        self.read(|conn| operations::get(conn, id))
     }
 
     /// A page, newest first.
     ///
     /// # Errors
     /// As for every read.
-    pub async fn operations(&self, _filter: OperationFilter) -> Result<Vec<Operation>, StoreError> {
-        unimplemented!()
+    pub async fn operations(&self, filter: OperationFilter) -> Result<Vec<Operation>, StoreError> {
+        self.read(|conn| operations::list(conn, &filter))
     }
 
     /// Newest first.
@@ -253,9 +354,9 @@ impl Store {
     /// As for every read.
     pub async fn process_results(
         &self,
-        _sandbox: SandboxId,
+        sandbox: SandboxId,
     ) -> Result<Vec<ProcessResult>, StoreError> {
-        unimplemented!()
+        self.read(|conn| processes::all(conn, sandbox))
     }
 
     /// Of one process.
@@ -264,53 +365,137 @@ impl Store {
     /// As for every read.
     pub async fn process_result(
         &self,
-        _sandbox: SandboxId,
-        _process: Uuid,
+        sandbox: SandboxId,
+        process: Uuid,
     ) -> Result<Option<ProcessResult>, StoreError> {
-        unimplemented!()
+        self.read(|conn| processes::get(conn, sandbox, process))
     }
 
     /// The effect with the highest (fence, serial).
     ///
     /// # Errors
     /// As for every read.
-    pub async fn newest_receipt(&self, _sandbox: SandboxId) -> Result<Option<Receipt>, StoreError> {
-        unimplemented!()
+    pub async fn newest_receipt(&self, sandbox: SandboxId) -> Result<Option<Receipt>, StoreError> {
+        self.read(|conn| effects::newest(conn, sandbox))
     }
 
     /// All of a sandbox, ascending by (fence, serial).
     ///
     /// # Errors
     /// As for every read.
-    pub async fn receipts(&self, _sandbox: SandboxId) -> Result<Vec<Receipt>, StoreError> {
-        unimplemented!()
+    pub async fn receipts(&self, sandbox: SandboxId) -> Result<Vec<Receipt>, StoreError> {
+        self.read(|conn| effects::all(conn, sandbox))
     }
 
     /// Debts that are due, the longest due first.
     ///
     /// # Errors
     /// As for every read.
-    pub async fn debts_due(&self, _now: Millis, _limit: usize) -> Result<Vec<Debt>, StoreError> {
-        unimplemented!()
+    pub async fn debts_due(&self, now: Millis, limit: usize) -> Result<Vec<Debt>, StoreError> {
+        self.read(|conn| debts::due(conn, now, limit))
     }
 
     /// How many debts there are, due or not; of one sandbox or of all.
     ///
     /// # Errors
     /// As for every read.
-    pub async fn debt_count(&self, _sandbox: Option<SandboxId>) -> Result<u64, StoreError> {
-        unimplemented!()
+    pub async fn debt_count(&self, sandbox: Option<SandboxId>) -> Result<u64, StoreError> {
+        self.read(|conn| debts::count(conn, sandbox))
     }
 
     /// What the store is.
     #[must_use]
     pub fn meta(&self) -> &Meta {
-        unimplemented!()
+        &self.inner.meta
     }
 
     /// What it has done since it was opened.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        unimplemented!()
+        self.inner.counters.read()
+    }
+
+    async fn write<T, E, F>(&self, label: &'static str, urgency: Urgency, work: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: Failure,
+        F: Fn(&Tx<'_>) -> Result<T, E> + Send + 'static,
+    {
+        let (job, answer) = Job::new(label, urgency, work);
+        self.inner.writer.submit(job).await?;
+        answer
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Closed.into()))
+    }
+
+    fn read<T>(
+        &self,
+        query: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match &self.inner.readers {
+            Some(readers) => readers.read(query),
+            None => snapshot(&self.inner.writer.core().conn, query),
+        }
+    }
+
+    async fn sweep_tombstones(&self, now: Millis) -> Result<u64, StoreError> {
+        let mut removed = 0;
+        loop {
+            let due = self.read(|conn| sweep::due_tombstones(conn, now))?;
+            if due.is_empty() {
+                return Ok(removed);
+            }
+            removed += self
+                .write(label::SWEEP, Urgency::Essential, move |tx| {
+                    sweep::bury(tx, &due)
+                })
+                .await?;
+        }
+    }
+
+    async fn sweep_operations(&self, now: Millis) -> Result<u64, StoreError> {
+        let mut removed = 0;
+        loop {
+            let after = *self.trimmed();
+            let surplus = self.read(|conn| sweep::find_surplus(conn, after))?;
+            let (up_to, more) = (surplus.up_to, surplus.more);
+            removed += self
+                .write(label::SWEEP, Urgency::Essential, move |tx| {
+                    sweep::trim(tx, &surplus, now)
+                })
+                .await?;
+            *self.trimmed() = Some(up_to);
+            if !more {
+                return Ok(removed);
+            }
+        }
+    }
+
+    async fn sweep_rows<F>(&self, remove: F) -> Result<u64, StoreError>
+    where
+        F: Fn(&Tx<'_>) -> Result<usize, StoreError> + Copy + Send + 'static,
+    {
+        let mut removed = 0;
+        loop {
+            let rows = self.write(label::SWEEP, Urgency::Essential, remove).await?;
+            removed += rows as u64;
+            if rows < sweep::CHUNK {
+                return Ok(removed);
+            }
+        }
+    }
+
+    fn trimmed(&self) -> MutexGuard<'_, Option<u64>> {
+        let trimmed = self.inner.trimmed.lock();
+        trimmed.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field("meta", &self.inner.meta)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
     }
 }

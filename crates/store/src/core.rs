@@ -1,0 +1,257 @@
+//! The one connection that writes: transactions in, one COMMIT for all that came together.
+//!
+//! ```text
+//!  BEGIN IMMEDIATE ─ savepoint ─ job ─ release ─┬─ … ─ COMMIT ─ answers
+//!                        └─ a job that fails is rolled back alone
+//!  disk full: ROLLBACK, give the reserve up, the same jobs again, essential ones only
+//! ```
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use overwinter_lifecycle::capacity::Limits;
+use rusqlite::Connection;
+use tokio::sync::{oneshot, watch};
+
+use crate::error::Failure;
+use crate::reserve::Reserve;
+use crate::{CommitHook, CommitPoint, Stats, StoreError};
+
+/// What a transaction sees.
+pub(crate) struct Tx<'a> {
+    pub(crate) conn: &'a Connection,
+    pub(crate) limits: &'a Limits,
+    seq: &'a Cell<u64>,
+}
+
+impl Tx<'_> {
+    /// The next number of the change sequence. One that is rolled back is never used again.
+    pub(crate) fn next_seq(&self) -> u64 {
+        self.seq.set(self.seq.get() + 1);
+        self.seq.get()
+    }
+
+    pub(crate) fn seq(&self) -> u64 {
+        self.seq.get()
+    }
+}
+
+/// Whether a transaction is carried out on a full disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// Not before there is room again.
+    Ordinary,
+    /// Out of the reserve: it frees room, or records what has already happened.
+    Essential,
+}
+
+/// One transaction with its caller.
+pub(crate) struct Job {
+    pub(crate) label: &'static str,
+    pub(crate) urgency: Urgency,
+    work: Box<dyn Work>,
+}
+
+trait Work: Send {
+    /// Runs it; it may be run again after a rollback.
+    fn run(&mut self, tx: &Tx<'_>) -> Ran;
+    /// Settles the answer without running it.
+    fn refuse(&mut self, error: StoreError);
+    /// Sends the answer, once it is known whether the commit is durable.
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ran {
+    Keep,
+    Undo,
+    Full,
+}
+
+struct Task<T, E, F> {
+    work: F,
+    result: Option<Result<T, E>>,
+    caller: oneshot::Sender<Result<T, E>>,
+}
+
+impl<T, E, F> Work for Task<T, E, F>
+where
+    T: Send + 'static,
+    E: Failure,
+    F: Fn(&Tx<'_>) -> Result<T, E> + Send,
+{
+    fn run(&mut self, tx: &Tx<'_>) -> Ran {
+        let result = (self.work)(tx);
+        let ran = match &result {
+            Ok(_) => Ran::Keep,
+            Err(error) if error.is_full() => Ran::Full,
+            Err(_) => Ran::Undo,
+        };
+        self.result = Some(result);
+        ran
+    }
+
+    fn refuse(&mut self, error: StoreError) {
+        self.result = Some(Err(error.into()));
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
+        let answer = match (self.result, committed) {
+            // What was refused stays refused, with its own reason.
+            (Some(Err(error)), Ok(())) => Err(error),
+            (_, Err(error)) => Err(error.into()),
+            (Some(Ok(value)), Ok(())) => Ok(value),
+            (None, Ok(())) => Err(StoreError::Closed.into()),
+        };
+        // The caller may have gone; what was committed stays committed.
+        drop(self.caller.send(answer));
+    }
+}
+
+impl Job {
+    pub(crate) fn new<T, E, F>(
+        label: &'static str,
+        urgency: Urgency,
+        work: F,
+    ) -> (Self, oneshot::Receiver<Result<T, E>>)
+    where
+        T: Send + 'static,
+        E: Failure,
+        F: Fn(&Tx<'_>) -> Result<T, E> + Send + 'static,
+    {
+        let (caller, answer) = oneshot::channel();
+        let work = Box::new(Task {
+            work,
+            result: None,
+            caller,
+        });
+        (
+            Self {
+                label,
+                urgency,
+                work,
+            },
+            answer,
+        )
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    transactions: AtomicU64,
+    commits: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn read(&self) -> Stats {
+        Stats {
+            transactions: self.transactions.load(Ordering::Relaxed),
+            commits: self.commits.load(Ordering::Relaxed),
+        }
+    }
+}
+
+pub(crate) struct Core {
+    pub(crate) conn: Connection,
+    pub(crate) limits: Limits,
+    /// None in memory.
+    pub(crate) reserve: Option<Reserve>,
+    pub(crate) hook: Option<CommitHook>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) newest: watch::Sender<u64>,
+    pub(crate) seq: Cell<u64>,
+}
+
+impl Core {
+    /// Runs jobs in one commit and answers each.
+    pub(crate) fn run(&mut self, mut jobs: Vec<Job>) {
+        if let Some(reserve) = &mut self.reserve {
+            reserve.restore();
+        }
+        let mut committed = self.attempt(&mut jobs);
+        if committed == Err(StoreError::Full) && self.reserve.as_mut().is_some_and(Reserve::release)
+        {
+            committed = self.attempt(&mut jobs);
+        }
+        if committed.is_ok() {
+            let seq = self.seq.get();
+            self.newest.send_if_modified(|newest| {
+                let newer = *newest < seq;
+                *newest = seq;
+                newer
+            });
+        }
+        for job in jobs {
+            job.work.answer(committed.clone());
+        }
+    }
+
+    fn attempt(&self, jobs: &mut [Job]) -> Result<(), StoreError> {
+        let done = self.transact(jobs);
+        if done.is_err() && !self.conn.is_autocommit() {
+            self.execute("ROLLBACK")?;
+        }
+        done
+    }
+
+    fn transact(&self, jobs: &mut [Job]) -> Result<(), StoreError> {
+        let only_essential = self.reserve.as_ref().is_some_and(Reserve::is_spent);
+        let tx = Tx {
+            conn: &self.conn,
+            limits: &self.limits,
+            seq: &self.seq,
+        };
+        let mut wrote = Vec::new();
+        self.execute("BEGIN IMMEDIATE")?;
+        for job in jobs {
+            if only_essential && job.urgency == Urgency::Ordinary {
+                job.work.refuse(StoreError::Full);
+                continue;
+            }
+            let before = self.conn.total_changes();
+            self.execute("SAVEPOINT job")?;
+            let ran = job.work.run(&tx);
+            if ran == Ran::Full {
+                return Err(StoreError::Full);
+            }
+            if self.conn.is_autocommit() {
+                // SQLite has rolled everything back by itself, the neighbours' work too.
+                return Err(StoreError::Sqlite {
+                    code: rusqlite::ffi::SQLITE_ABORT_ROLLBACK,
+                    message: "the transaction was rolled back".to_owned(),
+                });
+            }
+            if ran == Ran::Undo {
+                self.execute("ROLLBACK TO job")?;
+            } else if self.conn.total_changes() > before {
+                wrote.push(job.label);
+            }
+            self.execute("RELEASE job")?;
+        }
+        self.call_hook(CommitPoint::Before, &wrote);
+        self.execute("COMMIT")?;
+        self.call_hook(CommitPoint::After, &wrote);
+        if !wrote.is_empty() {
+            let counters = &self.counters;
+            counters
+                .transactions
+                .fetch_add(wrote.len() as u64, Ordering::Relaxed);
+            counters.commits.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn execute(&self, sql: &'static str) -> Result<(), StoreError> {
+        self.conn.prepare_cached(sql)?.execute([])?;
+        Ok(())
+    }
+
+    fn call_hook(&self, point: CommitPoint, labels: &[&'static str]) {
+        if let Some(hook) = &self.hook {
+            for label in labels {
+                hook(point, label);
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Opening: lock, migrate, refuse what cannot be finished, raise the epoch.
+
+use std::cell::Cell;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use overwinter_lifecycle::ids::OperationId;
+use overwinter_lifecycle::operation::STEP_SCHEMA;
+use rusqlite::{Connection, OptionalExtension, params};
+use rustix::fs::{FlockOperation, flock};
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use crate::core::Core;
+use crate::reserve::Reserve;
+use crate::{Location, Meta, StoreError, StoreOptions, schema};
+
+/// What an open store consists of. `lock` is let go of last.
+pub(crate) struct Opened {
+    pub(crate) core: Core,
+    pub(crate) meta: Meta,
+    /// Of the database file; none in memory.
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) lock: Option<File>,
+}
+
+pub(crate) fn open(options: &StoreOptions) -> Result<Opened, StoreError> {
+    let (mut conn, path, lock, mut reserve) = match &options.location {
+        Location::Memory => (Connection::open_in_memory()?, None, None, None),
+        Location::Folder(folder) => {
+            let lock = lock(folder)?;
+            let path = folder.join("state.db");
+            private_file(&path)?;
+            let conn = Connection::open(&path)?;
+            (conn, Some(path), Some(lock), Some(Reserve::open(folder)))
+        }
+    };
+    let meta = match prepare(&mut conn) {
+        // Even the epoch needs room: a gateway on a full disk has to start, or nothing could be
+        // deleted.
+        Err(StoreError::Full) if reserve.as_mut().is_some_and(Reserve::release) => {
+            prepare(&mut conn)
+        }
+        done => done,
+    }?;
+    let seq = newest_seq(&conn)?;
+    let core = Core {
+        conn,
+        limits: options.limits,
+        reserve,
+        hook: options.on_commit.clone(),
+        counters: Arc::default(),
+        newest: watch::Sender::new(seq),
+        seq: Cell::new(seq),
+    };
+    Ok(Opened {
+        core,
+        meta,
+        path,
+        lock,
+    })
+}
+
+fn prepare(conn: &mut Connection) -> Result<Meta, StoreError> {
+    // Before anything is written: an older release leaves a newer database as it is.
+    let found = schema::found(conn)?;
+    if found > schema::KNOWN {
+        return Err(StoreError::NewerSchema {
+            found,
+            known: schema::KNOWN,
+        });
+    }
+    schema::configure_writer(conn)?;
+    if found > 0 {
+        refuse_unfinishable(conn)?;
+    }
+    schema::migrate(conn)?;
+    raise_epoch(conn)
+}
+
+/// One gateway at a time. The kernel lets go of the lock when its process ends, however it ends.
+fn lock(folder: &Path) -> Result<File, StoreError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(|error| StoreError::io(folder, &error))?;
+    let path = folder.join("gateway.lock");
+    let file = private_file(&path)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::Locked {
+            path: folder.display().to_string(),
+        }),
+        Err(error) => Err(StoreError::io(&path, &error.into())),
+    }
+}
+
+/// The database holds a key, so it is its owner's alone from its first byte on.
+fn private_file(path: &Path) -> Result<File, StoreError> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| StoreError::io(path, &error))
+}
+
+fn refuse_unfinishable(conn: &Connection) -> Result<(), StoreError> {
+    let unknown = conn
+        .query_row(
+            "SELECT id, step_schema FROM operations
+             WHERE ended_at IS NULL AND step_schema NOT BETWEEN 1 AND ?1 ORDER BY id LIMIT 1",
+            [STEP_SCHEMA],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .optional()?;
+    match unknown {
+        None => Ok(()),
+        Some((id, step_schema)) => Err(StoreError::UnfinishableOperation {
+            id: OperationId(Uuid::from_bytes(id)),
+            step_schema,
+        }),
+    }
+}
+
+fn raise_epoch(conn: &Connection) -> Result<Meta, StoreError> {
+    conn.execute(
+        "INSERT INTO meta (one, gateway, key, epoch, seq, swept_seq, trimmed_seq)
+         VALUES (1, ?1, ?2, 1, 0, 0, 0)
+         ON CONFLICT (one) DO UPDATE SET epoch = epoch + 1",
+        params![Uuid::new_v4().into_bytes(), rand::random::<[u8; 32]>()],
+    )?;
+    let meta = conn.query_row("SELECT gateway, key, epoch FROM meta", [], |row| {
+        Ok(Meta {
+            gateway: Uuid::from_bytes(row.get(0)?),
+            key: row.get(1)?,
+            epoch: row.get::<_, i64>(2)?.cast_unsigned(),
+            schema: schema::KNOWN,
+        })
+    })?;
+    Ok(meta)
+}
+
+fn newest_seq(conn: &Connection) -> Result<u64, StoreError> {
+    let seq: i64 = conn.query_row(
+        "SELECT max(seq, coalesce((SELECT max(seq) FROM sandboxes), 0)) FROM meta",
+        [],
+        |row| row.get(0),
+    )?;
+    Ok(seq.cast_unsigned())
+}

@@ -1,0 +1,104 @@
+//! One durable step of a running operation.
+
+use overwinter_lifecycle::capacity::Usage;
+use overwinter_lifecycle::ids::{Fence, Millis, OperationId, SandboxId};
+use overwinter_lifecycle::record::{Debt, Sandbox};
+use overwinter_lifecycle::recording::{self, Ending, Recorded, Recording, Rows};
+
+use crate::core::Tx;
+use crate::rows::{debts, effects, operations, processes, sandboxes};
+use crate::{ProcessResult, StoreError, Written};
+
+/// What an owner writes.
+pub(crate) struct Record {
+    pub(crate) sandbox: SandboxId,
+    pub(crate) operation: (OperationId, Fence),
+    pub(crate) recording: Recording,
+    pub(crate) timings: Vec<(String, u64)>,
+    pub(crate) exits: Vec<ProcessResult>,
+    pub(crate) now: Millis,
+}
+
+pub(crate) fn record(tx: &Tx<'_>, asked: &Record) -> Result<Written, StoreError> {
+    let mut sandbox = sandboxes::load(tx, asked.sandbox)?;
+    // Only who waits may come to begin here.
+    let others = match &sandbox.waiting {
+        Some(_) => sandboxes::usage_of_others(tx, sandbox.id)?,
+        None => Usage::default(),
+    };
+    // Debts come before the end that makes them: the operation that begins in the same commit has
+    // to find compute that is still to be removed.
+    let owed = debts_of(&asked.recording);
+    if !owed.is_empty() {
+        debts::insert(tx, owed, asked.now)?;
+        sandbox.compute_debts = debts::of_compute(tx.conn, sandbox.id)?;
+    }
+    let (recorded, mut rows) = recording::record(
+        &mut sandbox,
+        asked.operation,
+        asked.recording.clone(),
+        (others, tx.limits),
+        asked.now,
+    )
+    .map_err(|recording::NotRunning| StoreError::NotRunning)?;
+    processes::save(tx, sandbox.id, &asked.exits)?;
+    if let Recorded::Done(_) | Recorded::Ended { .. } = recorded {
+        append_timings(&mut sandbox, &mut rows, asked);
+        operations::save(tx, &sandbox.tenant, &rows.ended)?;
+        sandboxes::save(tx, &mut sandbox)?;
+        write_ledger(tx, &sandbox, &rows, asked.now)?;
+    }
+    Ok(Written {
+        recorded,
+        sandbox,
+        ended: rows.ended,
+    })
+}
+
+fn debts_of(recording: &Recording) -> &[Debt] {
+    match recording {
+        Recording::Intent { .. }
+        | Recording::Terminated
+        | Recording::Reattach(_)
+        | Recording::FallBack => &[],
+        Recording::End(ending) => match ending {
+            Ending::Suspended(asleep) => &asleep.debts,
+            Ending::NeverWas { debts, .. } => debts,
+            Ending::Ready { .. }
+            | Ending::Aborted(_)
+            | Ending::TurnedBack
+            | Ending::StillSuspended { .. }
+            | Ending::Failed { .. }
+            | Ending::Deleted { .. }
+            | Ending::NotDeleted(_)
+            | Ending::Interrupted => &[],
+        },
+    }
+}
+
+fn append_timings(sandbox: &mut Sandbox, rows: &mut Rows, asked: &Record) {
+    let mut all = sandbox.running.iter_mut().chain(&mut rows.ended);
+    if let Some(op) = all.find(|op| op.id == asked.operation.0) {
+        op.timings.extend(asked.timings.iter().cloned());
+    }
+}
+
+fn write_ledger(
+    tx: &Tx<'_>,
+    sandbox: &Sandbox,
+    rows: &Rows,
+    now: Millis,
+) -> Result<(), StoreError> {
+    for (key, word) in &rows.settled {
+        effects::settle(tx, *key, word)?;
+    }
+    for (key, kind) in &rows.intents {
+        effects::insert(tx, *key, *kind, now)?;
+    }
+    // All that the end names are there already; this is for those that a rule adds by itself.
+    debts::insert(tx, &rows.debts, now)?;
+    if sandbox.tombstone_at.is_some() {
+        effects::settle_all(tx, sandbox.id, "deleted")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! Everything that is written beside a verb's own steps.
+
+use overwinter_lifecycle::ids::{Millis, SandboxId};
+use overwinter_lifecycle::record::{Compute, Debt, DebtKind, MainExit, Sandbox};
+use overwinter_lifecycle::recording;
+
+use crate::core::Tx;
+use crate::rows::{debts, operations, sandboxes};
+use crate::{StoreError, UpdateConfig};
+
+/// Takes every unfinished operation over, in one transaction.
+pub(crate) fn recover(tx: &Tx<'_>) -> Result<Vec<Sandbox>, StoreError> {
+    let mut recovered = Vec::new();
+    for id in operations::unfinished_sandboxes(tx.conn)? {
+        let mut sandbox = sandboxes::load(tx, id)?;
+        if let Some(running) = &mut sandbox.running {
+            running.attempt += 1;
+            sandboxes::save(tx, &mut sandbox)?;
+        }
+        recovered.push(sandbox);
+    }
+    Ok(recovered)
+}
+
+pub(crate) fn record_loss(
+    tx: &Tx<'_>,
+    id: SandboxId,
+    observed: Compute,
+    now: Millis,
+) -> Result<Option<Sandbox>, StoreError> {
+    let mut sandbox = sandboxes::load(tx, id)?;
+    if !recording::record_loss(&mut sandbox, observed, now) {
+        return Ok(None);
+    }
+    sandboxes::save(tx, &mut sandbox)?;
+    Ok(Some(sandbox))
+}
+
+pub(crate) fn record_main_exit(
+    tx: &Tx<'_>,
+    id: SandboxId,
+    exit: MainExit,
+) -> Result<Sandbox, StoreError> {
+    let mut sandbox = sandboxes::load(tx, id)?;
+    recording::record_main_exit(&mut sandbox, exit);
+    sandboxes::save(tx, &mut sandbox)?;
+    Ok(sandbox)
+}
+
+pub(crate) fn update(
+    tx: &Tx<'_>,
+    id: SandboxId,
+    update: &UpdateConfig,
+    now: Millis,
+) -> Result<Sandbox, StoreError> {
+    let mut sandbox = sandboxes::load(tx, id)?;
+    if !sandbox.holds_name() {
+        return Err(StoreError::NotFound(id));
+    }
+    let version = sandbox.config.version;
+    if update.expected_version.is_some_and(|seen| seen != version) {
+        return Err(StoreError::Conflict { version });
+    }
+    sandbox.config.version += 1;
+    sandbox.config.owner.clone_from(&update.owner);
+    if let Some(env) = &update.env {
+        sandbox.config.env.clone_from(env);
+    }
+    if let Some(policy) = &update.policy {
+        sandbox.config.policy = policy.clone();
+    }
+    if let Some(labels) = &update.labels {
+        sandbox.labels.clone_from(labels);
+        sandboxes::write_labels(tx, &sandbox)?;
+    }
+    sandbox.updated_at = now;
+    sandboxes::save(tx, &mut sandbox)?;
+    Ok(sandbox)
+}
+
+pub(crate) fn settle_debt(tx: &Tx<'_>, debt: &Debt) -> Result<(), StoreError> {
+    if !debts::delete(tx, debt)? {
+        return Ok(());
+    }
+    match debt.kind {
+        DebtKind::Artifact | DebtKind::Storage => Ok(()),
+        DebtKind::Compute => {
+            let Some(mut sandbox) = sandboxes::get(tx.conn, debt.key.sandbox)? else {
+                return Ok(());
+            };
+            sandbox.compute_debts = debts::of_compute(tx.conn, sandbox.id)?;
+            sandboxes::save(tx, &mut sandbox)
+        }
+    }
+}
