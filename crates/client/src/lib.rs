@@ -27,6 +27,7 @@ mod exec;
 mod files;
 mod gateway;
 mod operation;
+mod policy;
 mod process;
 mod sandbox;
 mod transport;
@@ -39,6 +40,7 @@ pub use error::{Code, Error, Result, reason};
 pub use exec::{Exec, ExecControl, ExecEvent, ExecStdin, Exit, ExitCause, Reattach};
 pub use files::{FilePath, FileReader, Files, WriteFile};
 pub use operation::{Operation, Outcome};
+pub use policy::Policy;
 pub use process::{Command, Ran};
 pub use sandbox::{Change, SandboxList, Update, Watch};
 pub use transport::default_socket;
@@ -49,4 +51,18 @@ pub use verb::{Accepted, Create, Delete, Done, Resume, Start, Suspend};
 /// release; build them with `..Default::default()` and never match their enums exhaustively.
 pub mod raw {
     pub use overwinter_api::v1::*;
+
+    /// The short name of an enum's value: `OPERATION_KIND_CREATE` without `OPERATION_KIND_` is
+    /// `create`; a value that this version does not know is its number.
+    pub fn label<E: buffa::Enumeration>(value: buffa::EnumValue<E>, prefix: &str) -> String {
+        match value.as_known() {
+            Some(known) => {
+                let name = known.proto_name();
+                name.strip_prefix(prefix)
+                    .unwrap_or(name)
+                    .to_ascii_lowercase()
+            }
+            None => value.to_i32().to_string(),
+        }
+    }
 }

@@ -83,6 +83,21 @@ impl Operation {
         }
     }
 
+    /// How long each step of one that succeeded took, in order.
+    pub fn steps(&self) -> impl Iterator<Item = (&str, Duration)> {
+        let timings = match self.0.outcome.as_option().map(|it| &it.result) {
+            Some(Some(Ended::Succeeded(it))) => &it.timings[..],
+            _ => &[],
+        };
+        timings.iter().map(|it| {
+            let took = (*it.took).clone();
+            (
+                it.step.as_str(),
+                Duration::try_from(took).unwrap_or_default(),
+            )
+        })
+    }
+
     /// What it achieved, or its end as an error: failed, superseded, turned back.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use overwinter_api::v1;
 
 use crate::client::{Client, repeatable};
 use crate::error::{Error, Result};
+use crate::policy::Policy;
 use crate::transport::Transport;
 use crate::types::{Phase, Sandbox, SandboxRef};
 
@@ -150,8 +151,8 @@ impl Update {
     }
 
     /// Replaces the policy as a whole.
-    pub fn policy(mut self, policy: v1::Policy) -> Self {
-        self.request.policy = policy.into();
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.request.policy = policy.0.into();
         self
     }
 

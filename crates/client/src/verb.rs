@@ -9,6 +9,7 @@ use overwinter_api::v1;
 use crate::client::{Client, repeatable};
 use crate::error::Result;
 use crate::operation::{Operation, WAIT_SLICE};
+use crate::policy::Policy;
 use crate::types::{Achieved, Depth, Disposition, Sandbox, SandboxRef};
 
 /// A verb that was admitted.
@@ -309,8 +310,8 @@ impl Create {
     }
 
     /// When and how it sleeps.
-    pub fn policy(mut self, policy: v1::Policy) -> Self {
-        self.config().policy = policy.into();
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.config().policy = policy.0.into();
         self
     }
 

@@ -1,5 +1,7 @@
 //! What the SDK promises, against a gateway that misbehaves on purpose.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use overwinter_api::v1;

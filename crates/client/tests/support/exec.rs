@@ -186,12 +186,14 @@ impl Fake {
                 send(exec_response::Message::from(exit)).await;
                 return Ok(());
             }
-            if process.command[0] == "flood" {
-                process.step();
-                continue;
-            }
             tokio::select! {
-                changed = changed.changed() => changed.unwrap(),
+                changed = changed.changed() => {
+                    changed.unwrap();
+                    // It prints as long as anyone takes it.
+                    if process.command[0] == "flood" {
+                        process.step();
+                    }
+                }
                 request = requests.next() => {
                     let Some(request) = request else { return Ok(()) };
                     match request?.to_owned_message().message {

@@ -1,7 +1,7 @@
 //! A gateway of a few hundred lines, in memory, on a Unix socket: enough of the services to see
 //! what a client does with answers, errors and broken streams. Shared with the CLI's tests.
 
-#![allow(dead_code, unreachable_pub, refining_impl_trait)]
+#![allow(dead_code, unreachable_pub, refining_impl_trait, clippy::unwrap_used)]
 
 mod exec;
 mod files;

@@ -1,0 +1,70 @@
+//! `overwinter driver list`
+
+use clap::Subcommand;
+use overwinter_client::raw;
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::{Format, Output, OutputArgs, Rows};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the drivers: what each depth keeps, gives back and survives
+    #[command(visible_alias = "ls")]
+    List(OutputArgs),
+}
+
+pub(crate) async fn run(context: &Context, command: Command) -> Result<u8, Failure> {
+    let Command::List(args) = command;
+    let drivers = context.client.drivers().await?;
+    let mut out = Output::new();
+    match args.output {
+        Format::Json => out.json(&drivers)?,
+        Format::Name => {
+            for driver in &drivers {
+                out.line(&driver.name)?;
+            }
+        }
+        Format::Table => {
+            let header = ["DRIVER", "VERSION", "DEPTH", "KEEPS", "FREES", "SURVIVES"];
+            let mut rows = Rows::with_header(header);
+            for driver in &drivers {
+                add(&mut rows, driver);
+            }
+            out.rows(rows)?;
+        }
+    }
+    out.finish()?;
+    Ok(0)
+}
+
+fn add(rows: &mut Rows, driver: &raw::Driver) {
+    let mut name = driver.name.clone();
+    if driver.is_default {
+        name.push_str(" (default)");
+    }
+    let mut head = [name, driver.version.clone()];
+    for mode in &driver.modes {
+        let [name, version] = std::mem::take(&mut head);
+        rows.add([
+            name,
+            version,
+            raw::label(mode.depth, "DEPTH_"),
+            mode.preserves.join(", "),
+            mode.releases.join(", "),
+            mode.survives.join(", "),
+        ]);
+    }
+    let mut missing: Vec<_> = driver.unavailable.iter().collect();
+    missing.sort();
+    for (depth, why) in missing {
+        let [name, version] = std::mem::take(&mut head);
+        let (none, why) = (String::new(), format!("not here: {why}"));
+        rows.add([name, version, depth.clone(), why, none.clone(), none]);
+    }
+    if !head[0].is_empty() {
+        let [name, version] = head;
+        let none = String::new;
+        rows.add([name, version, "none".into(), none(), none(), none()]);
+    }
+}

@@ -1,0 +1,350 @@
+//! `overwinter sandbox exec`
+
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Args;
+use overwinter_client::{Command, Reattach};
+use overwinter_client::{Exec as Running, ExecControl, ExecEvent, ExecStdin, Exit, ExitCause};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::say;
+use crate::terminal::{self, RawMode};
+use crate::text::{parse_duration, parse_pair, printable};
+
+/// Interrupts that follow each other within this are one person's insisting.
+const INSISTING: Duration = Duration::from_secs(1);
+/// How long a process that was told of a broken pipe may take to end.
+const FAREWELL: Duration = Duration::from_secs(1);
+const DEFAULT_SIZE: (u32, u32) = (24, 80);
+
+#[derive(Debug, Args)]
+pub(crate) struct Exec {
+    /// The sandbox; may be left out where there is just one
+    name: Option<String>,
+    /// On a terminal of its own
+    #[arg(short, long)]
+    tty: bool,
+    /// Leave it running, and print its process id
+    #[arg(short, long, conflicts_with_all = ["tty", "interactive"])]
+    detach: bool,
+    /// Connect stdin although it is a terminal
+    #[arg(short, long)]
+    interactive: bool,
+    #[command(flatten)]
+    how: How,
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+/// How a command is run; the same for exec and connect.
+#[derive(Debug, Args)]
+pub(super) struct How {
+    /// Where; without it /workspace
+    #[arg(short, long, value_name = "DIR")]
+    workdir: Option<String>,
+    /// As whom: a name, a uid, or uid:gid
+    #[arg(short, long)]
+    user: Option<String>,
+    /// A variable, over the sandbox's own; may be repeated
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    env: Vec<(String, String)>,
+    /// How long to wait for a sandbox that was put to sleep meanwhile; without it, until it is
+    /// awake. 0 ends at once
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    reattach: Option<Duration>,
+}
+
+impl How {
+    pub(super) fn apply(&self, mut command: Command) -> Command {
+        if let Some(workdir) = &self.workdir {
+            command = command.workdir(workdir);
+        }
+        if let Some(user) = &self.user {
+            command = command.user(user);
+        }
+        for (key, value) in &self.env {
+            command = command.env(key, value);
+        }
+        command.reattach(match self.reattach {
+            Some(Duration::ZERO) => Reattach::NEVER,
+            suspended => Reattach {
+                suspended,
+                ..Reattach::default()
+            },
+        })
+    }
+}
+
+pub(crate) async fn run(context: &Context, args: Exec) -> Result<u8, Failure> {
+    let sandbox = context.sandbox(args.name).await?;
+    let command = context.client.command(sandbox, args.command);
+    let command = args.how.apply(command);
+    if args.detach {
+        let process = command.start().await?;
+        say(&process.process_id)?;
+        return Ok(0);
+    }
+    let stdin = args.tty || args.interactive || !io::stdin().is_terminal();
+    attached(command, args.tty, stdin).await
+}
+
+/// Says on stderr what the code alone does not, and answers with the code.
+fn ended(exit: &Exit) -> u8 {
+    if let Some(error) = &exit.error {
+        note(&printable(error));
+    }
+    match exit.cause {
+        ExitCause::Suspension => note("the suspension of the sandbox ended it"),
+        ExitCause::Lost => note("it went with the sandbox's compute"),
+        _ => {}
+    }
+    u8::try_from(exit.code).unwrap_or(1)
+}
+
+/// Runs a command in touch with our own stdin, stdout, stderr, terminal and signals; answers with
+/// its exit code.
+pub(super) async fn attached(command: Command, tty: bool, stdin: bool) -> Result<u8, Failure> {
+    let mut command = command.stdin(stdin);
+    if tty {
+        let (rows, columns) = terminal::size().unwrap_or(DEFAULT_SIZE);
+        command = command.tty(rows, columns);
+        if let Ok(term) = std::env::var("TERM") {
+            command = command.env("TERM", term);
+        }
+    }
+    let mut signals = Signals::new().map_err(|error| Failure::local("signals", error))?;
+    let mut running = command.exec().await?;
+    // Only now: a failure to start is told on a terminal that is as it was.
+    let raw = if tty {
+        RawMode::enter().map_err(|error| Failure::local("the terminal", error))?
+    } else {
+        None
+    };
+    if let Some(sink) = running.take_stdin()
+        && stdin
+    {
+        std::thread::spawn(move || feed(&sink));
+    }
+    let carried = carry(&mut running, &mut signals, raw.is_some()).await;
+    drop(raw);
+    match carried? {
+        Carried::Exited(exit) => Ok(ended(&exit)),
+        Carried::Left { signal } => {
+            note(&format!("left it running, as {}", running.process_id()));
+            Ok(u8::try_from(128 + signal).unwrap_or(1))
+        }
+    }
+}
+
+enum Carried {
+    Exited(Exit),
+    /// A person insisted.
+    Left {
+        signal: i32,
+    },
+}
+
+/// Sends our stdin, on a thread of its own since reading it blocks.
+fn feed(sink: &ExecStdin) {
+    let mut stdin = io::stdin().lock();
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match stdin.read(&mut buffer) {
+            // An error is an end as well: there is nothing more to send.
+            Ok(0) => return,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return,
+            Ok(read) => {
+                if !sink.blocking_send(Bytes::copy_from_slice(&buffer[..read])) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Carries output and signals until the process ends, or there is a reason to leave it.
+async fn carry(
+    running: &mut Running,
+    signals: &mut Signals,
+    raw: bool,
+) -> Result<Carried, Failure> {
+    let control = running.control();
+    let (writer, mut written) = Writer::start();
+    let mut insisting = Insisting::default();
+    // What could not be handed to the writer yet: a reader of ours that is slow must not keep
+    // signals from the process.
+    let mut waiting = None;
+    loop {
+        tokio::select! {
+            event = running.next(), if waiting.is_none() => match event {
+                Some(ExecEvent::Stdout(data)) => waiting = Some((false, data)),
+                Some(ExecEvent::Stderr(data)) => waiting = Some((true, data)),
+                Some(event) => tell(&event, raw),
+                None => break,
+            },
+            permit = writer.0.reserve(), if waiting.is_some() => match (permit, waiting.take()) {
+                (Ok(permit), Some(piece)) => permit.send(piece),
+                (Ok(_), None) => {}
+                (Err(_), _) => return Err(abandon(running, &control, (&mut written).await).await),
+            },
+            error = &mut written => return Err(abandon(running, &control, error).await),
+            signal = signals.next() => match signal {
+                Asked::Resize => {
+                    if let Some((rows, columns)) = terminal::size() {
+                        control.resize(rows, columns);
+                    }
+                }
+                Asked::Signal(number) => {
+                    control.signal(number);
+                    if insisting.leaves() {
+                        return Ok(Carried::Left { signal: number });
+                    }
+                }
+            },
+        }
+    }
+    drop(writer);
+    // The process's exit counts only when all of its output is out.
+    if let Ok(Some(error)) = written.await {
+        return Err(Failure::output(error));
+    }
+    Ok(Carried::Exited(running.wait().await?))
+}
+
+/// Our reader is gone: the process is told as it would be here, and we end as a command would.
+async fn abandon(
+    running: &mut Running,
+    control: &ExecControl,
+    error: Result<Option<io::Error>, oneshot::error::RecvError>,
+) -> Failure {
+    control.signal(rustix::process::Signal::PIPE.as_raw());
+    // Whether it ends or not, there is nothing more to do here.
+    let _ = tokio::time::timeout(FAREWELL, running.wait()).await;
+    match error {
+        Ok(Some(error)) => Failure::output(error),
+        Ok(None) | Err(_) => Failure::BrokenPipe,
+    }
+}
+
+fn tell(event: &ExecEvent, raw: bool) {
+    // A raw terminal does not return to the line's beginning by itself.
+    let note = |text: &str| note(&format!("{text}{}", if raw { "\r" } else { "" }));
+    match event {
+        ExecEvent::Interrupted { reason }
+            if reason == overwinter_client::reason::SANDBOX_SUSPENDED =>
+        {
+            note("the sandbox sleeps; this goes on when it is awake");
+        }
+        ExecEvent::Interrupted { reason } => {
+            note(&format!(
+                "interrupted ({}); trying to get back",
+                printable(reason)
+            ));
+        }
+        ExecEvent::Reattached => note("this goes on"),
+        ExecEvent::Gap { stderr, bytes } => {
+            let stream = if *stderr { "stderr" } else { "stdout" };
+            note(&format!("{bytes} bytes of {stream} were lost"));
+        }
+        // Output is not told but carried; a kind of event that is new says nothing to us.
+        _ => {}
+    }
+}
+
+/// A remark of ours between the process's output.
+fn note(text: &str) {
+    // Whoever cannot read it does not miss it.
+    let _ = writeln!(io::stderr(), "overwinter: {text}");
+}
+
+/// Writes output, on a thread of its own since that blocks while our reader is slow.
+struct Writer(mpsc::Sender<(bool, Bytes)>);
+
+impl Writer {
+    /// Also answers with what tells of the first error, or that all is written.
+    fn start() -> (Self, oneshot::Receiver<Option<io::Error>>) {
+        let (sender, mut pieces) = mpsc::channel::<(bool, Bytes)>(4);
+        let (done, written) = oneshot::channel();
+        std::thread::spawn(move || {
+            let mut failed = None;
+            while let Some((stderr, data)) = pieces.blocking_recv() {
+                let wrote = if stderr {
+                    io::stderr().write_all(&data)
+                } else {
+                    let mut stdout = io::stdout().lock();
+                    stdout.write_all(&data).and_then(|()| stdout.flush())
+                };
+                if let Err(error) = wrote {
+                    failed = Some(error);
+                    break;
+                }
+            }
+            // Nobody waits for it when we have left.
+            let _ = done.send(failed);
+        });
+        (Self(sender), written)
+    }
+}
+
+/// Three interrupts in quick succession leave a process that does not end.
+#[derive(Default)]
+struct Insisting {
+    last: Option<Instant>,
+    times: u32,
+}
+
+impl Insisting {
+    fn leaves(&mut self) -> bool {
+        let now = Instant::now();
+        let again = self
+            .last
+            .is_some_and(|last| now.duration_since(last) <= INSISTING);
+        self.times = if again { self.times + 1 } else { 1 };
+        self.last = Some(now);
+        self.times >= 3
+    }
+}
+
+enum Asked {
+    Signal(i32),
+    Resize,
+}
+
+/// The signals that are passed on instead of ending us.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hang_up: Signal,
+    quit: Signal,
+    window: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hang_up: signal(SignalKind::hangup())?,
+            quit: signal(SignalKind::quit())?,
+            window: signal(SignalKind::window_change())?,
+        })
+    }
+
+    async fn next(&mut self) -> Asked {
+        tokio::select! {
+            _ = self.interrupt.recv() => Asked::Signal(SignalKind::interrupt().as_raw_value()),
+            _ = self.terminate.recv() => Asked::Signal(SignalKind::terminate().as_raw_value()),
+            _ = self.hang_up.recv() => Asked::Signal(SignalKind::hangup().as_raw_value()),
+            _ = self.quit.recv() => Asked::Signal(SignalKind::quit().as_raw_value()),
+            _ = self.window.recv() => Asked::Resize,
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! `overwinter sandbox suspend|resume|start|delete`: the verbs that take several names. All are
+//! sent at once; each has a line; any that failed makes the command fail.
+
+use clap::Args;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use overwinter_client::{Accepted, Achieved, Done, Error, Phase, SandboxRef};
+
+use super::DepthArg;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::say;
+use crate::progress;
+
+#[derive(Debug, Args)]
+pub(crate) struct Suspend {
+    /// The sandboxes; may be left out where there is just one
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// How deep; without it the policy's, else stop. One that sleeps already stays as it is
+    #[arg(long, value_enum)]
+    depth: Option<DepthArg>,
+    /// Answer as soon as it is accepted
+    #[arg(long)]
+    no_wait: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Resume {
+    /// The sandboxes; may be left out where there is just one
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Start cold on the same storage when what was kept cannot be restored
+    #[arg(long)]
+    restart_if_restore_fails: bool,
+    /// Answer as soon as it is accepted
+    #[arg(long)]
+    no_wait: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Start {
+    /// The sandboxes; may be left out where there is just one
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Answer as soon as it is accepted
+    #[arg(long)]
+    no_wait: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Delete {
+    /// The sandboxes; may be left out where there is just one
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// The backend is gone for good: forget the sandbox, and list what may remain
+    #[arg(long)]
+    abandon: bool,
+    /// Answer as soon as it is accepted
+    #[arg(long)]
+    no_wait: bool,
+}
+
+pub(crate) async fn suspend(context: &Context, args: Suspend) -> Result<u8, Failure> {
+    let depth = args.depth.map(overwinter_client::Depth::from);
+    all(context, args.names, "suspending", async |sandbox| {
+        let mut suspend = context.client.suspend(sandbox);
+        if let Some(depth) = depth {
+            suspend = suspend.depth(depth);
+        }
+        if args.no_wait {
+            return Ok(accepted(&suspend.accept().await?));
+        }
+        Ok(now(&suspend.wait().await?))
+    })
+    .await
+}
+
+pub(crate) async fn resume(context: &Context, args: Resume) -> Result<u8, Failure> {
+    all(context, args.names, "resuming", async |sandbox| {
+        let resume = context.client.resume(sandbox);
+        let resume = resume.restart_if_restore_fails(args.restart_if_restore_fails);
+        if args.no_wait {
+            return Ok(accepted(&resume.accept().await?));
+        }
+        Ok(now(&resume.wait().await?))
+    })
+    .await
+}
+
+pub(crate) async fn start(context: &Context, args: Start) -> Result<u8, Failure> {
+    all(context, args.names, "starting", async |sandbox| {
+        let start = context.client.start(sandbox);
+        if args.no_wait {
+            return Ok(accepted(&start.accept().await?));
+        }
+        Ok(now(&start.wait().await?))
+    })
+    .await
+}
+
+pub(crate) async fn delete(context: &Context, args: Delete) -> Result<u8, Failure> {
+    all(context, args.names, "deleting", async |sandbox| {
+        let delete = context.client.delete(sandbox).abandon(args.abandon);
+        if args.no_wait {
+            return Ok(accepted(&delete.accept().await?));
+        }
+        let done = delete.wait().await?;
+        let mut line = "deleted".to_owned();
+        for remark in done.operation.iter().flat_map(|it| it.remarks()) {
+            line.push_str(&format!("; {remark}"));
+        }
+        Ok(line)
+    })
+    .await
+}
+
+/// Does `verb` to all at once, and tells of each as it ends.
+async fn all(
+    context: &Context,
+    names: Vec<String>,
+    label: &str,
+    verb: impl AsyncFn(&SandboxRef) -> Result<String, Error>,
+) -> Result<u8, Failure> {
+    let sandboxes = context.sandboxes(names).await?;
+    if let [sandbox] = &sandboxes[..] {
+        let work = verb(sandbox);
+        let line = progress::waiting(&context.client, label, Some(sandbox), work).await?;
+        say(&format!("{} {line}", sandbox.as_str()))?;
+        return Ok(0);
+    }
+    let label = format!("{label} {} sandboxes", sandboxes.len());
+    let verb = &verb;
+    let work = async {
+        let mut running: FuturesUnordered<_> = sandboxes
+            .iter()
+            .map(|sandbox| async move { (sandbox, verb(sandbox).await) })
+            .collect();
+        let mut failed = 0;
+        while let Some((sandbox, ended)) = running.next().await {
+            match ended {
+                Ok(line) => say(&format!("{} {line}", sandbox.as_str()))?,
+                Err(error) => {
+                    failed += 1;
+                    let name = sandbox.as_str().to_owned();
+                    Failure::Named { name, error }.report();
+                }
+            }
+        }
+        Ok::<_, Failure>(failed)
+    };
+    let failed = progress::waiting(&context.client, &label, None, work).await?;
+    if failed > 0 {
+        let all = sandboxes.len();
+        return Err(Failure::SomeFailed { failed, all });
+    }
+    Ok(0)
+}
+
+fn accepted(answer: &Accepted) -> String {
+    match answer.operation() {
+        Some(operation) => format!("accepted {}", operation.id()),
+        None => "already so".to_owned(),
+    }
+}
+
+/// What it is now, and what was brought back.
+fn now(done: &Done) -> String {
+    let phase = done.sandbox.phase();
+    let mut line = phase.as_str().to_owned();
+    if let (Phase::Suspended, Some(depth)) = (phase, done.sandbox.depth()) {
+        line.push_str(&format!(" ({})", depth.as_str()));
+    }
+    if done.operation.is_none() {
+        line.push_str(" already");
+    }
+    match done.achieved {
+        Achieved::Memory => line.push_str(" (memory)"),
+        Achieved::Storage => line.push_str(" (storage)"),
+        _ => {}
+    }
+    line
+}

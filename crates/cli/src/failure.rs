@@ -1,0 +1,166 @@
+//! What went wrong: what happened, its reason code, what to do next; and the exit code.
+
+use std::fmt;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+
+use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme};
+use overwinter_client::Error;
+
+use crate::text::printable;
+
+/// As a shell reports a command that SIGPIPE ended.
+const BROKEN_PIPE: u8 = 128 + 13;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("{}", printable(.0.message()))]
+    Gateway(#[from] Error),
+    /// As above, of one of several sandboxes.
+    #[error("{}: {}", printable(.name), printable(.error.message()))]
+    Named { name: String, error: Error },
+    #[error("{failed} of {all} failed")]
+    SomeFailed { failed: usize, all: usize },
+    #[error("no sandbox is named, and there is none")]
+    NoSandbox,
+    #[error("no sandbox is named, and there are several: {}", printable(.names))]
+    WhichSandbox { names: String },
+    #[error("{} reached {phase}{}", printable(.name), .reason.as_deref().map(|it| format!(": {}", printable(it))).unwrap_or_default())]
+    WaitedInVain {
+        name: String,
+        phase: &'static str,
+        reason: Option<String>,
+    },
+    #[error("{} is not {what} after {limit}", printable(.name))]
+    WaitTimeout {
+        name: String,
+        what: &'static str,
+        limit: String,
+    },
+    #[error("one of the two must be in a sandbox, as NAME:/path, and one here")]
+    CopyBetween,
+    #[error("{} is a folder", printable(.0))]
+    CopyFolder(String),
+    #[error("nothing was asked to be changed")]
+    NothingToChange,
+    #[error("{}: {}", printable(.what), .error)]
+    Local { what: String, error: io::Error },
+    #[error("cannot run {}: {error}", .program.display())]
+    Program { program: PathBuf, error: io::Error },
+    #[error("cannot set up: {0}")]
+    Runtime(io::Error),
+    /// Whoever read our output has closed it: nothing to say, and nobody to say it to.
+    #[error("the output was closed")]
+    BrokenPipe,
+}
+
+impl Failure {
+    pub(crate) fn local(what: impl Into<String>, error: io::Error) -> Self {
+        Self::Local {
+            what: what.into(),
+            error,
+        }
+    }
+
+    /// Writing to our own output failed.
+    pub(crate) fn output(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            Self::BrokenPipe
+        } else {
+            Self::local("cannot write the output", error)
+        }
+    }
+
+    fn reason(&self) -> &str {
+        match self {
+            Self::Gateway(error) | Self::Named { error, .. } => error.reason(),
+            Self::SomeFailed { .. } => "SOME_FAILED",
+            Self::NoSandbox => "NO_SANDBOX",
+            Self::WhichSandbox { .. } => "SANDBOX_AMBIGUOUS",
+            Self::WaitedInVain { .. } => "WAITED_IN_VAIN",
+            Self::WaitTimeout { .. } => "WAIT_TIMEOUT",
+            Self::CopyBetween => "COPY_BETWEEN",
+            Self::CopyFolder(_) => "IS_A_FOLDER",
+            Self::NothingToChange => "NOTHING_TO_CHANGE",
+            Self::Local { .. } => "LOCAL_IO",
+            Self::Program { .. } => "PROGRAM_MISSING",
+            Self::Runtime(_) => "RUNTIME",
+            Self::BrokenPipe => "BROKEN_PIPE",
+        }
+    }
+
+    fn next(&self) -> Option<String> {
+        Some(match self {
+            Self::Gateway(error) | Self::Named { error, .. } => {
+                return error.next().map(|next| printable(next).into_owned());
+            }
+            Self::NoSandbox => "make one: overwinter sandbox create --image IMAGE NAME".into(),
+            Self::WhichSandbox { .. } => "name the one that you mean".into(),
+            Self::WaitedInVain { name, .. } => {
+                format!("overwinter sandbox get {}", printable(name))
+            }
+            Self::WaitTimeout { name, .. } => {
+                format!(
+                    "overwinter sandbox get {} says what it does",
+                    printable(name)
+                )
+            }
+            Self::CopyBetween => "overwinter sandbox cp ./file NAME:/workspace/file".into(),
+            Self::CopyFolder(_) => {
+                "pack it: tar -c FOLDER | overwinter sandbox exec NAME -- tar -x".into()
+            }
+            Self::NothingToChange => "overwinter sandbox update --help lists what can be".into(),
+            Self::Program { .. } => "install it beside `overwinter`, or put it in PATH".into(),
+            Self::SomeFailed { .. } | Self::Local { .. } | Self::Runtime(_) | Self::BrokenPipe => {
+                return None;
+            }
+        })
+    }
+
+    /// Where it is not that of the command's own failures.
+    pub(crate) fn exit_code(&self) -> Option<u8> {
+        matches!(self, Self::BrokenPipe).then_some(BROKEN_PIPE)
+    }
+
+    /// Tells it on stderr: for a person on a terminal, else on lines that a program can cut.
+    pub(crate) fn report(&self) {
+        if matches!(self, Self::BrokenPipe) {
+            return;
+        }
+        let stderr = io::stderr();
+        let text = if stderr.is_terminal() {
+            let theme = if std::env::var_os("NO_COLOR").is_some() {
+                GraphicalTheme::unicode_nocolor()
+            } else {
+                GraphicalTheme::unicode()
+            };
+            let mut text = String::new();
+            match GraphicalReportHandler::new_themed(theme).render_report(&mut text, self) {
+                Ok(()) => text,
+                Err(fmt::Error) => self.plain(),
+            }
+        } else {
+            self.plain()
+        };
+        // There is no third place to tell that this could not be told.
+        let _ = stderr.lock().write_all(text.as_bytes());
+    }
+
+    fn plain(&self) -> String {
+        let mut text = format!("error[{}]: {self}\n", printable(self.reason()));
+        if let Some(next) = self.next() {
+            text.push_str(&format!("  next: {next}\n"));
+        }
+        text
+    }
+}
+
+impl Diagnostic for Failure {
+    fn code<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        Some(Box::new(printable(self.reason())))
+    }
+
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        Some(Box::new(self.next()?))
+    }
+}

@@ -1,0 +1,64 @@
+//! The `overwinter` command, also installed as `ow`.
+//!
+//! ```text
+//!   cli.rs        the words: commands, options
+//!   commands/     what each does, one file a command
+//!   context.rs    the client, and which sandbox is meant when none is named
+//!   output.rs     tables, JSON, names; a pipe that closes
+//!   failure.rs    what went wrong, its code, what to do next, and the exit code
+//! ```
+
+mod cli;
+mod commands;
+mod context;
+mod failure;
+mod output;
+mod progress;
+mod terminal;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::cli::{Cli, OWN_FAILURE_OF_EXEC};
+use crate::failure::Failure;
+
+/// Runs the command that the process's arguments ask for.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nobody is left to tell when this cannot be printed.
+            let _ = error.print();
+            let code = match error.exit_code() {
+                // An exec's other codes are the command's own.
+                code if code != 0 && cli::asks_for_exec(std::env::args_os()) => OWN_FAILURE_OF_EXEC,
+                code => code as u8,
+            };
+            return ExitCode::from(code);
+        }
+    };
+    let own_failure = cli.command.failure_code();
+    let ended = run(cli);
+    let code = match ended {
+        Ok(code) => code,
+        Err(failure) => {
+            failure.report();
+            failure.exit_code().unwrap_or(own_failure)
+        }
+    };
+    ExitCode::from(code)
+}
+
+fn run(cli: Cli) -> Result<u8, Failure> {
+    // One thread: the command waits more than it works, and starts in a few milliseconds.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::Runtime)?;
+    let ended = runtime.block_on(commands::run(cli));
+    // A thread may still be reading from a terminal; it must not be waited for.
+    runtime.shutdown_background();
+    ended
+}
