@@ -23,11 +23,12 @@ pub(crate) fn protect() -> io::Result<Signals> {
         }
         // Modes of files are exactly those that were asked for.
         libc::umask(0);
-        // One arena for all threads, and large buffers back to the kernel when freed: the
-        // supervisor is resident in every sandbox.
+        // One arena for all threads, and what is free above 1 MiB back to the kernel: the
+        // supervisor is resident in every sandbox. Message buffers stay below the second bound,
+        // because a mapping of its own for each would cost a page fault per 4 KiB moved.
         libc::mallopt(libc::M_ARENA_MAX, 1);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 256 << 10);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 4 << 20);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 20);
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
         if libc::sigprocmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut()) < 0 {

@@ -9,8 +9,9 @@ use bytes::Bytes;
 
 /// What one stream keeps at most.
 pub(crate) const STREAM_REPLAY_BYTES: usize = 64 << 10;
-/// What all streams keep together at most, beyond their floors.
-pub(crate) const TOTAL_REPLAY_BYTES: usize = 4 << 20;
+/// What all streams keep together at most, beyond their floors; with the floors of fifty busy
+/// processes and what is on its way to the socket this stays within 4 MiB.
+pub(crate) const TOTAL_REPLAY_BYTES: usize = 3 << 20;
 /// What a stream may always keep, so that a full budget slows it down and never stops it.
 const FLOOR_BYTES: usize = 4 << 10;
 

@@ -8,6 +8,9 @@ use tokio::time::Instant;
 
 use crate::process::Table;
 
+/// How long a killed process may take to be gone.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
 /// Ends every process and returns the results of all that are kept. What had ended before keeps
 /// the cause of its own; an end from here on is the suspension's.
 ///
@@ -41,10 +44,15 @@ pub(crate) async fn terminate(table: &Arc<Table>, pid1: bool, grace: Duration) -
             let _ = tokio::time::timeout_at(deadline, all_gone(table, pid1)).await;
             send(table, pid1, libc::SIGKILL);
         }
-        all_gone(table, pid1).await;
+        // What the kernel holds on to, or what was put here from outside and is not ours to reap,
+        // goes with the compute.
+        let _ = tokio::time::timeout(KILL_LIMIT, all_gone(table, pid1)).await;
     }
+    let unreaped = table.unreaped();
     for process in table.live() {
-        process.exited().await;
+        if !unreaped.iter().any(|other| Arc::ptr_eq(other, &process)) {
+            process.exited().await;
+        }
     }
     let mut results: Vec<_> = table
         .all()

@@ -298,7 +298,7 @@ async fn a_signal_reaches_the_whole_group() {
     let mut exec = Exec::start(
         &session.client,
         "p1",
-        shell("(trap 'echo child' TERM; echo ready; sleep 20 & wait) & trap 'wait; echo parent; exit 9' TERM; wait"),
+        shell("trap 'wait; echo parent; exit 9' TERM; (trap 'echo child' TERM; sleep 20 & echo ready; wait) & wait"),
     )
     .await;
     exec.until_stdout("ready").await;

@@ -50,7 +50,7 @@ const DETACH_LIMIT: Duration = Duration::from_secs(5);
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 64 << 20;
 const MAX_STREAMS: u32 = 1024;
-const FRAME_BYTES: u32 = 256 << 10;
+const FRAME_BYTES: u32 = 128 << 10;
 /// What one stream may have queued for the socket.
 const SEND_BUFFER: usize = 64 << 10;
 const MAX_MESSAGE: usize = 4 << 20;

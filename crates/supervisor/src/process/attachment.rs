@@ -12,7 +12,7 @@ use super::{Process, Reader, Stream};
 use crate::error::Refusal;
 
 /// The most that one output message carries.
-const OUTPUT_MESSAGE_BYTES: usize = 32 << 10;
+const OUTPUT_MESSAGE_BYTES: usize = 16 << 10;
 
 /// A reader with its place in both streams. While it lives, the process is not read further than
 /// it has room for; dropping it lets go.

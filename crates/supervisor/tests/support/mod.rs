@@ -1,8 +1,9 @@
 //! The gateway's side of the attach, played by the test: a listener in a folder of its own, the
 //! handshake, and a generated client over the connection that the supervisor has dialled.
 
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -57,6 +58,7 @@ pub struct Gateway {
     pub folder: TempDir,
     pub supervisor: Child,
     listener: UnixListener,
+    wrapped: bool,
 }
 
 /// What the supervisor said of itself in one handshake.
@@ -85,6 +87,11 @@ pub struct Session {
 impl Gateway {
     /// Starts a supervisor that finds incarnation 1 and the token `one`.
     pub fn start() -> Self {
+        Self::start_under(&[], &["--no-pid1"])
+    }
+
+    /// Starts one by way of another program, as a container runtime would.
+    pub fn start_under(wrapper: &[&str], flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("run")).unwrap();
         std::fs::create_dir(folder.path().join("work")).unwrap();
@@ -93,12 +100,15 @@ impl Gateway {
         // The shipped static binary can be put in place of the one just built.
         let program = std::env::var_os("OVERWINTER_SUPERVISOR")
             .unwrap_or_else(|| env!("CARGO_BIN_EXE_overwinter-supervisor").into());
-        let supervisor = Command::new(program)
+        let mut command: Vec<OsString> = wrapper.iter().map(Into::into).collect();
+        command.push(program);
+        let supervisor = Command::new(&command[0])
+            .args(&command[1..])
             .arg("--run-dir")
             .arg(folder.path().join("run"))
             .arg("--workspace")
             .arg(folder.path().join("work"))
-            .arg("--no-pid1")
+            .args(flags)
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
@@ -106,6 +116,7 @@ impl Gateway {
             folder,
             supervisor,
             listener,
+            wrapped: !wrapper.is_empty(),
         }
     }
 
@@ -175,7 +186,16 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // Its children die with their pipes or by the tests' own hand; it is killed first.
+        // Under a wrapper it is a child of what was started, and survives it.
+        let pid = self.supervisor.id();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        if self.wrapped
+            && let Some(child) = children.ok().and_then(|text| text.trim().parse().ok())
+        {
+            // SAFETY: plain numbers; its parent has not been reaped, and so neither has it.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        // What it started dies with its pipes or by the test's own hand.
         let _ = self.supervisor.kill();
         let _ = self.supervisor.wait();
     }
