@@ -135,8 +135,10 @@ impl Failure {
                 GraphicalTheme::unicode()
             };
             let mut text = String::new();
-            match GraphicalReportHandler::new_themed(theme).render_report(&mut text, self) {
-                Ok(()) => text,
+            // The message says it all; its causes say it again.
+            let handler = GraphicalReportHandler::new_themed(theme).without_cause_chain();
+            match handler.render_report(&mut text, self) {
+                Ok(()) => text + "\n",
                 Err(fmt::Error) => self.plain(),
             }
         } else {

@@ -254,6 +254,40 @@ async fn a_broken_pipe_ends_quietly_as_sigpipe_would() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_terminal_is_raw_while_a_command_runs_on_it_and_as_before_afterwards() {
+    use rustix::{pty, termios};
+    let served = Fake::serve().await;
+    served.fake.add("box");
+    let terminal = pty::openpt(pty::OpenptFlags::RDWR | pty::OpenptFlags::NOCTTY).unwrap();
+    pty::grantpt(&terminal).unwrap();
+    pty::unlockpt(&terminal).unwrap();
+    let name = pty::ptsname(&terminal, Vec::new()).unwrap();
+    let side = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(name.to_str().unwrap())
+        .unwrap();
+    let modes = || termios::tcgetattr(&side).unwrap().local_modes;
+    let before = modes();
+    assert!(before.contains(termios::LocalModes::ICANON));
+
+    let exec = ["sandbox", "exec", "-t", "box", "--", "sleep"];
+    let mut child = overwinter(&served, &exec)
+        .stdin(side.try_clone().unwrap())
+        .stdout(side.try_clone().unwrap())
+        .stderr(side.try_clone().unwrap())
+        .spawn()
+        .unwrap();
+    while modes().contains(termios::LocalModes::ICANON) {
+        assert!(child.try_wait().unwrap().is_none());
+        tokio::task::yield_now().await;
+    }
+    interrupt(&child);
+    assert_eq!(child.wait().await.unwrap().code(), Some(130));
+    assert_eq!(modes(), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_are_copied_both_ways() {
     let served = Fake::serve().await;
     served.fake.add("box");

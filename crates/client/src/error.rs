@@ -109,24 +109,17 @@ impl Error {
     }
 
     /// An error that came in the middle of a stream. There the library calls a connection that broke
-    /// `internal`; a gateway's own error always carries its ErrorInfo.
+    /// `internal`, and keeps nothing of the cause but its text; a gateway's own error always carries
+    /// its ErrorInfo.
     pub(crate) fn from_stream(error: ConnectError) -> Self {
-        let broke = error_info(&error).is_none()
-            && matches!(
-                error.code,
-                ErrorCode::Internal | ErrorCode::Unknown | ErrorCode::Canceled
-            );
-        if !broke {
-            return Self::from(error);
+        let broke = error_info(&error).is_none() && error.code == ErrorCode::Internal;
+        let mut it = Self::from(error);
+        if broke {
+            it.code = Code::Unavailable;
+            it.reason = reason::CONNECTION_LOST.to_owned();
+            it.message = format!("the connection to the gateway broke: {}", it.message);
+            it.transport = true;
         }
-        let mut it = Self::new(
-            Code::Unavailable,
-            reason::CONNECTION_LOST,
-            "the connection to the gateway broke",
-        )
-        .with_next("look at the gateway's log, then try again");
-        it.transport = true;
-        it.source = Some(Box::new(error));
         it
     }
 

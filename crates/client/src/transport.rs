@@ -75,25 +75,37 @@ impl Transport {
         self,
         request: Request<ClientBody>,
     ) -> Result<Response<Incoming>, ConnectError> {
-        let mut request = request;
-        loop {
-            let mut sender = self.sender().await?;
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok(response),
-                Err(mut failed) => match failed.take_message() {
-                    // Not a byte of it was sent, so sending it elsewhere cannot do it twice. It
-                    // ends: a new dial that finds nobody is an error.
-                    Some(unsent) => request = unsent,
-                    None => {
-                        return Err(ConnectError::unavailable_from_transport(
-                            "the connection to the gateway broke",
-                            failed.into_error(),
-                        ));
-                    }
-                },
-            }
+        let unsent = match self.attempt(request).await? {
+            Attempt::Answered(response) => return Ok(response),
+            // The connection closed before a byte of the request was sent, so sending it on a new
+            // one cannot do it twice.
+            Attempt::Unsent(request, _) => request,
+        };
+        match self.attempt(unsent).await? {
+            Attempt::Answered(response) => Ok(response),
+            Attempt::Unsent(_, error) => Err(broke(error)),
         }
     }
+
+    async fn attempt(&self, request: Request<ClientBody>) -> Result<Attempt, ConnectError> {
+        let mut sender = self.sender().await?;
+        match sender.try_send_request(request).await {
+            Ok(response) => Ok(Attempt::Answered(response)),
+            Err(mut failed) => match failed.take_message() {
+                Some(unsent) => Ok(Attempt::Unsent(unsent, failed.into_error())),
+                None => Err(broke(failed.into_error())),
+            },
+        }
+    }
+}
+
+enum Attempt {
+    Answered(Response<Incoming>),
+    Unsent(Request<ClientBody>, hyper::Error),
+}
+
+fn broke(error: hyper::Error) -> ConnectError {
+    ConnectError::unavailable_from_transport("the connection to the gateway broke", error)
 }
 
 async fn dial(socket: &Path) -> Result<SendRequest<ClientBody>, ConnectError> {
