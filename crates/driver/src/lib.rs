@@ -10,6 +10,7 @@
 //! | [`agent`] | what the gateway asks of whoever is inside |
 //! | [`ledger`] | the receipts, through a port to the gateway's store |
 //! | `session` | the gateway's side of a supervisor's connection (feature `session`) |
+//! | `testkit` | a simulated backend and the conformance suite (feature `testkit`) |
 
 pub mod agent;
 pub mod attach;
@@ -18,6 +19,8 @@ pub mod error;
 pub mod ledger;
 #[cfg(feature = "session")]
 pub mod session;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 pub mod types;
 
 pub use agent::{Agent, AgentError};

@@ -1,0 +1,149 @@
+//! How a simulated backend is made.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::testkit::clock::{Clock, TokioClock};
+use crate::testkit::fault::{CallSite, CrashPoint, FaultPlan, NoFaults};
+use crate::types::{Depth, Preserves, Releases, Survives, SuspensionMode};
+
+/// What a harness makes of a crash: it kills its gateway.
+pub type CrashHook = Arc<dyn Fn(CallSite, CrashPoint) + Send + Sync>;
+
+/// By default it offers `freeze` and `stop`, has every image, and nothing goes wrong.
+#[derive(Clone)]
+pub struct SimConfig {
+    pub name: String,
+    /// The label of the gateway on the computes.
+    pub gateway: String,
+    /// Of the secrets.
+    pub seed: u64,
+    pub modes: Vec<SuspensionMode>,
+    /// None: every name is an image.
+    pub images: Option<BTreeSet<String>>,
+    /// Takes a sandbox that it has never seen to have its storage, empty, as of an earlier life of
+    /// this backend. Costs nothing until such a sandbox is used.
+    pub presume_storage: bool,
+    pub clock: Arc<dyn Clock>,
+    pub faults: Arc<dyn FaultPlan>,
+    pub on_crash: CrashHook,
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        Self {
+            name: "sim".to_owned(),
+            gateway: "sim-gateway".to_owned(),
+            seed: 0,
+            modes: vec![freeze_mode(), stop_mode()],
+            images: None,
+            presume_storage: false,
+            clock: Arc::new(TokioClock::default()),
+            faults: Arc::new(NoFaults),
+            on_crash: Arc::new(|_, _| {}),
+        }
+    }
+}
+
+impl fmt::Debug for SimConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimConfig")
+            .field("name", &self.name)
+            .field("seed", &self.seed)
+            .field("modes", &self.modes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SimConfig {
+    /// Every depth that there is.
+    #[must_use]
+    pub fn with_every_depth(mut self) -> Self {
+        self.modes = vec![freeze_mode(), checkpoint_mode(), stop_mode()];
+        self
+    }
+
+    pub(super) fn mode(&self, depth: Depth) -> Option<&SuspensionMode> {
+        self.modes.iter().find(|mode| mode.depth == depth)
+    }
+}
+
+/// Of a runtime on this host: processes halted, memory resident.
+#[must_use]
+pub const fn freeze_mode() -> SuspensionMode {
+    SuspensionMode {
+        depth: Depth::Freeze,
+        preserves: Preserves {
+            processes: true,
+            memory: true,
+            root: true,
+            workspace: true,
+            addresses: true,
+        },
+        releases: Releases {
+            cpu: true,
+            memory: false,
+        },
+        survives: Survives {
+            gateway_restart: true,
+            host_reboot: false,
+            power_loss: false,
+        },
+        same_compute: true,
+        lost_request_life: Duration::ZERO,
+    }
+}
+
+/// Memory written to an artifact; new native compute at the resume.
+#[must_use]
+pub const fn checkpoint_mode() -> SuspensionMode {
+    SuspensionMode {
+        depth: Depth::Checkpoint,
+        preserves: Preserves {
+            processes: true,
+            memory: true,
+            root: true,
+            workspace: true,
+            addresses: false,
+        },
+        releases: Releases {
+            cpu: true,
+            memory: true,
+        },
+        survives: Survives {
+            gateway_restart: true,
+            host_reboot: true,
+            power_loss: true,
+        },
+        same_compute: false,
+        lost_request_life: Duration::ZERO,
+    }
+}
+
+/// Root and workspace kept.
+#[must_use]
+pub const fn stop_mode() -> SuspensionMode {
+    SuspensionMode {
+        depth: Depth::Stop,
+        preserves: Preserves {
+            processes: false,
+            memory: false,
+            root: true,
+            workspace: true,
+            addresses: false,
+        },
+        releases: Releases {
+            cpu: true,
+            memory: true,
+        },
+        survives: Survives {
+            gateway_restart: true,
+            host_reboot: true,
+            power_loss: true,
+        },
+        same_compute: false,
+        lost_request_life: Duration::ZERO,
+    }
+}

@@ -1,0 +1,421 @@
+//! The backend itself, and what a test may do to it behind its driver's back.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use overwinter_lifecycle::ids::{EffectKey, Incarnation, SandboxId};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use super::agent::SimAgent;
+use super::config::SimConfig;
+use super::guest::{Guest, Run};
+use super::storage::{NodeKind, Storage, WORKSPACE, is_within};
+use crate::attach::{AttachPort, AttachRefused};
+use crate::testkit::fault::{CallKind, CallSite, CrashPoint, Fault};
+use crate::types::{Changed, Found, Observation, Observed};
+
+/// What must never be so, whatever goes wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// Compute was started while other compute of the same sandbox was there.
+    TwoLive(SandboxId),
+    /// A write that is not of the newest generation. `current`: None when the storage was deleted.
+    StaleWrite {
+        sandbox: SandboxId,
+        by: Incarnation,
+        current: Option<Incarnation>,
+    },
+    /// A native name was given twice.
+    NameReused(EffectKey),
+    /// The gateway's end of the connection was still open.
+    FrozenWhileAttached(SandboxId),
+    /// The gateway accepted credentials that newer ones had revoked.
+    OldCredentialsAccepted(SandboxId),
+}
+
+/// Everything that is there of one sandbox.
+#[derive(Default)]
+pub(super) struct Cell {
+    /// One effect at a time.
+    pub(super) lock: Arc<tokio::sync::Mutex<()>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) newest: Option<Executed>,
+    pub(super) storage: Option<Arc<Storage>>,
+    pub(super) compute: Option<Native>,
+    pub(super) artifact: Option<Artifact>,
+    /// Of before the last effect.
+    pub(super) before: Option<Observation>,
+    /// Who holds the lock besides a call of the driver's.
+    pub(super) holder: Option<AbortHandle>,
+    calls: BTreeMap<CallKind, u64>,
+}
+
+/// The newest effect.
+#[derive(Clone, Copy)]
+pub(super) struct Executed {
+    pub(super) key: EffectKey,
+    pub(super) done: bool,
+}
+
+#[derive(Clone)]
+pub(super) struct Native {
+    pub(super) name: String,
+    pub(super) held: Incarnation,
+    pub(super) guest: Arc<Guest>,
+}
+
+/// Memory on disk.
+#[derive(Clone)]
+pub(super) struct Artifact {
+    pub(super) name: String,
+    pub(super) guest: Arc<Guest>,
+    pub(super) generation: Incarnation,
+    pub(super) consumed: bool,
+}
+
+impl Cell {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    pub(super) fn observed(&self) -> Observed {
+        match &self.compute {
+            None => Observed::Absent,
+            Some(native) => match native.guest.state() {
+                Run::Running => Observed::Live { held: native.held },
+                Run::Frozen => Observed::Frozen { held: native.held },
+                Run::Ended => Observed::Absent,
+            },
+        }
+    }
+}
+
+/// Shared by every driver that a test makes on it.
+pub struct SimWorld {
+    pub(super) config: SimConfig,
+    cells: Mutex<HashMap<SandboxId, Arc<Cell>>>,
+    /// Of calls that are about no sandbox.
+    calls: Mutex<BTreeMap<CallKind, u64>>,
+    port: Mutex<Option<Arc<dyn AttachPort>>>,
+    watchers: Mutex<Vec<mpsc::UnboundedSender<Changed>>>,
+    names: Mutex<HashSet<EffectKey>>,
+    removed_images: Mutex<HashSet<String>>,
+    foreign: Mutex<Vec<Found>>,
+    violations: Mutex<Vec<Violation>>,
+    refusals: Mutex<Vec<(SandboxId, AttachRefused)>>,
+    boots: AtomicU64,
+}
+
+impl fmt::Debug for SimWorld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimWorld")
+            .field("config", &self.config)
+            .field("sandboxes", &lock(&self.cells).len())
+            .field("violations", &*lock(&self.violations))
+            .finish_non_exhaustive()
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SimWorld {
+    #[must_use]
+    pub fn new(config: SimConfig) -> Arc<Self> {
+        Arc::new(Self {
+            config,
+            cells: Mutex::default(),
+            calls: Mutex::default(),
+            port: Mutex::default(),
+            watchers: Mutex::default(),
+            names: Mutex::default(),
+            removed_images: Mutex::default(),
+            foreign: Mutex::default(),
+            violations: Mutex::default(),
+            refusals: Mutex::default(),
+            boots: AtomicU64::new(1),
+        })
+    }
+
+    pub(super) fn cell(&self, sandbox: SandboxId) -> Arc<Cell> {
+        lock(&self.cells).entry(sandbox).or_default().clone()
+    }
+
+    pub(super) fn known(&self, sandbox: SandboxId) -> Option<Arc<Cell>> {
+        lock(&self.cells).get(&sandbox).cloned()
+    }
+
+    pub(super) fn every_cell(&self) -> Vec<(SandboxId, Arc<Cell>)> {
+        let cells = lock(&self.cells);
+        let mut all: Vec<_> = cells.iter().map(|(id, it)| (*id, it.clone())).collect();
+        all.sort_by_key(|(id, _)| *id);
+        all
+    }
+
+    // Faults.
+
+    /// Counts the call and asks the plan.
+    pub(super) fn decide(
+        &self,
+        kind: CallKind,
+        sandbox: Option<SandboxId>,
+    ) -> Option<(CallSite, Fault)> {
+        let faults = &self.config.faults;
+        if !faults.is_active() {
+            return None;
+        }
+        let count = |calls: &mut BTreeMap<CallKind, u64>| {
+            let nth = calls.entry(kind).or_default();
+            *nth += 1;
+            *nth
+        };
+        let nth = match sandbox {
+            Some(sandbox) => count(&mut self.cell(sandbox).state().calls),
+            None => count(&mut lock(&self.calls)),
+        };
+        let site = CallSite { kind, sandbox, nth };
+        let fault = faults.decide(&site)?;
+        fault.fits(kind).then_some((site, fault))
+    }
+
+    /// The gateway dies here.
+    pub(super) async fn crash(&self, site: CallSite, point: CrashPoint) -> ! {
+        (self.config.on_crash)(site, point);
+        std::future::pending().await
+    }
+
+    pub(super) fn violate(&self, violation: Violation) {
+        lock(&self.violations).push(violation);
+    }
+
+    pub(super) fn name_given(&self, key: EffectKey) {
+        if !lock(&self.names).insert(key) {
+            self.violate(Violation::NameReused(key));
+        }
+    }
+
+    // What is there.
+
+    pub(super) fn boot_id(&self) -> String {
+        format!("boot-{}", self.boots.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn has_image(&self, image: &str) -> bool {
+        let here = self.config.images.as_ref();
+        here.is_none_or(|images| images.contains(image))
+            && !lock(&self.removed_images).contains(image)
+    }
+
+    pub(super) fn observation(&self, state: &State) -> Observation {
+        Observation {
+            observed: state.observed(),
+            boot_id: self.boot_id(),
+            storage: state.storage.is_some()
+                || (state.newest.is_none() && self.config.presume_storage),
+        }
+    }
+
+    pub(super) fn found(&self) -> Vec<Found> {
+        let mut found = lock(&self.foreign).clone();
+        for (sandbox, cell) in self.every_cell() {
+            let state = cell.state();
+            if let Some(native) = &state.compute {
+                found.push(Found {
+                    gateway: Some(self.config.gateway.clone()),
+                    sandbox: Some(sandbox),
+                    birth: Some(native.held),
+                    native_name: native.name.clone(),
+                    observed: state.observed(),
+                });
+            }
+        }
+        found
+    }
+
+    // The way to the gateway.
+
+    /// A gateway takes over. The connections of the one before have ended with it.
+    pub(super) fn set_port(&self, port: Arc<dyn AttachPort>) {
+        if lock(&self.port).replace(port).is_none() {
+            return;
+        }
+        lock(&self.watchers).clear();
+        for (_, cell) in self.every_cell() {
+            if let Some(native) = &cell.state().compute {
+                native.guest.disconnect();
+            }
+        }
+    }
+
+    pub(super) fn watch(&self) -> mpsc::UnboundedReceiver<Changed> {
+        let (watcher, changes) = mpsc::unbounded_channel();
+        lock(&self.watchers).push(watcher);
+        changes
+    }
+
+    pub(super) fn changed(&self, changed: Changed) {
+        lock(&self.watchers).retain(|watcher| watcher.send(changed).is_ok());
+    }
+
+    /// The agent inside reads its credentials and presents itself.
+    pub(super) fn present(self: &Arc<Self>, guest: &Arc<Guest>) {
+        match self.decide(CallKind::Attach, Some(guest.sandbox)) {
+            Some((_, Fault::NeverAttach)) => {}
+            Some((_, Fault::AttachLate(time))) => {
+                let (world, guest) = (self.clone(), guest.clone());
+                tokio::spawn(async move {
+                    world.config.clock.sleep(time).await;
+                    world.attach(&guest);
+                });
+            }
+            Some((_, Fault::OldCredentials)) => {
+                self.attach_with_old(guest);
+                self.attach(guest);
+            }
+            Some((_, Fault::AgentDies)) => {
+                self.attach(guest);
+                self.kill(guest.sandbox);
+            }
+            Some(_) | None => self.attach(guest),
+        }
+    }
+
+    fn attach(self: &Arc<Self>, guest: &Arc<Guest>) {
+        let port = lock(&self.port).clone();
+        let (Some(port), Some(proof)) = (port, guest.proof()) else {
+            return;
+        };
+        if !guest.is_running() {
+            return;
+        }
+        let connection = guest.connect();
+        let agent = SimAgent::new(self.clone(), guest.clone(), connection);
+        match port.agent(guest.sandbox, &proof, Arc::new(agent)) {
+            Ok(()) => guest.accept(proof.secret),
+            Err(why) => {
+                guest.disconnect();
+                lock(&self.refusals).push((guest.sandbox, why));
+            }
+        }
+    }
+
+    fn attach_with_old(self: &Arc<Self>, guest: &Arc<Guest>) {
+        let port = lock(&self.port).clone();
+        let (Some(port), Some(proof)) = (port, guest.stale_proof()) else {
+            return;
+        };
+        let connection = guest.connect();
+        let agent = SimAgent::new(self.clone(), guest.clone(), connection);
+        match port.agent(guest.sandbox, &proof, Arc::new(agent)) {
+            Ok(()) => self.violate(Violation::OldCredentialsAccepted(guest.sandbox)),
+            Err(why) => lock(&self.refusals).push((guest.sandbox, why)),
+        }
+        guest.disconnect();
+    }
+
+    // Behind the driver's back.
+
+    /// Its compute is killed from outside. False: there was none.
+    pub fn kill(&self, sandbox: SandboxId) -> bool {
+        let Some(cell) = self.known(sandbox) else {
+            return false;
+        };
+        let Some(native) = cell.state().compute.take() else {
+            return false;
+        };
+        native.guest.end();
+        self.changed(Changed {
+            sandbox,
+            held: native.held,
+        });
+        true
+    }
+
+    /// The host goes down and comes up: no compute is left, frozen or not.
+    pub fn reboot(&self) {
+        self.boots.fetch_add(1, Ordering::Relaxed);
+        for (sandbox, _) in self.every_cell() {
+            self.kill(sandbox);
+        }
+    }
+
+    pub fn remove_image(&self, image: &str) {
+        lock(&self.removed_images).insert(image.to_owned());
+    }
+
+    /// The artifact of a checkpoint is damaged. False: there was none.
+    pub fn lose_artifact(&self, sandbox: SandboxId) -> bool {
+        self.known(sandbox)
+            .is_some_and(|cell| cell.state().artifact.take().is_some())
+    }
+
+    /// Compute that is not this gateway's.
+    pub fn add_foreign(&self, found: Found) {
+        lock(&self.foreign).push(found);
+    }
+
+    /// The files of its workspace by path. None: it has no storage.
+    #[must_use]
+    pub fn workspace(&self, sandbox: SandboxId) -> Option<BTreeMap<Vec<u8>, bytes::Bytes>> {
+        let storage = self.known(sandbox)?.state().storage.clone()?;
+        let tree = storage.tree();
+        let files = tree
+            .nodes
+            .iter()
+            .filter(|(path, _)| is_within(path, WORKSPACE));
+        let files = files.filter_map(|(path, node)| match &node.kind {
+            NodeKind::File(data) => Some((path.clone(), data.clone())),
+            NodeKind::Folder => None,
+        });
+        Some(files.collect())
+    }
+
+    /// What is left of any sandbox: computes, artifacts, storage. Empty after every delete.
+    #[must_use]
+    pub fn leftovers(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for (sandbox, cell) in self.every_cell() {
+            let state = cell.state();
+            if let Some(native) = &state.compute {
+                left.push(format!("compute {}", native.name));
+            }
+            if let Some(artifact) = &state.artifact {
+                left.push(format!("artifact {}", artifact.name));
+            }
+            if state.storage.is_some() {
+                left.push(format!("storage {sandbox}"));
+            }
+        }
+        left
+    }
+
+    // What has happened.
+
+    /// Attaches that the gateway refused.
+    #[must_use]
+    pub fn refusals(&self) -> Vec<(SandboxId, AttachRefused)> {
+        lock(&self.refusals).clone()
+    }
+
+    #[must_use]
+    pub fn violations(&self) -> Vec<Violation> {
+        lock(&self.violations).clone()
+    }
+
+    /// # Panics
+    /// When anything has happened that never may.
+    pub fn assert_sound(&self) {
+        let violations = self.violations();
+        assert!(violations.is_empty(), "{violations:#?}");
+    }
+}
