@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overwinter_lifecycle::Name;
 use overwinter_lifecycle::admission::Request;
-use overwinter_lifecycle::ids::{Fence, Millis, OperationId, SandboxId};
+use overwinter_lifecycle::ids::{Fence, Incarnation, Millis, OperationId, SandboxId};
 use overwinter_lifecycle::operation::Operation;
 use overwinter_lifecycle::record::{Compute, Debt, MainExit, Sandbox};
 use overwinter_lifecycle::recording::Recording;
@@ -154,7 +154,8 @@ impl Store {
             .await
     }
 
-    /// Compute was observed while nothing ran on the sandbox. The record when that changed it.
+    /// Compute was observed while nothing ran on the sandbox and `issued` was its newest incarnation.
+    /// The record when that changed it.
     ///
     /// # Errors
     /// [`StoreError::NotFound`].
@@ -162,10 +163,11 @@ impl Store {
         &self,
         sandbox: SandboxId,
         observed: Compute,
+        issued: Incarnation,
         now: Millis,
     ) -> Result<Option<Sandbox>, StoreError> {
         self.write(label::LOSS, Urgency::Essential, move |tx| {
-            upkeep::record_loss(tx, sandbox, observed, now)
+            upkeep::record_loss(tx, sandbox, observed, issued, now)
         })
         .await
     }
@@ -269,6 +271,14 @@ impl Store {
     /// As for every read: what the disk says.
     pub async fn awake(&self) -> Result<Vec<SandboxId>, StoreError> {
         self.read(list::awake)
+    }
+
+    /// The drivers that any living record names.
+    ///
+    /// # Errors
+    /// As for every read.
+    pub async fn drivers_in_use(&self) -> Result<Vec<String>, StoreError> {
+        self.read(list::drivers_in_use)
     }
 
     /// Sandboxes to be deleted on which nothing runs: to be tried again.

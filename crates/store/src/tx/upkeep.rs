@@ -1,6 +1,6 @@
 //! Everything that is written beside a verb's own steps.
 
-use overwinter_lifecycle::ids::{Millis, SandboxId};
+use overwinter_lifecycle::ids::{Incarnation, Millis, SandboxId};
 use overwinter_lifecycle::record::{Compute, Debt, DebtKind, MainExit, Sandbox};
 use overwinter_lifecycle::recording;
 
@@ -26,10 +26,11 @@ pub(crate) fn record_loss(
     tx: &Tx<'_>,
     id: SandboxId,
     observed: Compute,
+    issued: Incarnation,
     now: Millis,
 ) -> Result<Option<Sandbox>, StoreError> {
     let mut sandbox = sandboxes::load(tx, id)?;
-    if !recording::record_loss(&mut sandbox, observed, now) {
+    if !recording::record_loss(&mut sandbox, observed, issued, now) {
         return Ok(None);
     }
     sandboxes::save(tx, &mut sandbox)?;
