@@ -81,6 +81,8 @@ pub(crate) struct Own {
     pub gid: u32,
     groups: Vec<u32>,
     capabilities: Capabilities,
+    /// The limit on open files that this process was started with, and its children get.
+    open_files: libc::rlimit,
 }
 
 impl Own {
@@ -95,13 +97,40 @@ impl Own {
                 groups.as_mut_ptr(),
             ))?;
             groups.truncate(count as usize);
+            let mut open_files: libc::rlimit = std::mem::zeroed();
+            if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut open_files) < 0 {
+                return Err(io::Error::last_os_error());
+            }
             Ok(Self {
+                open_files,
                 uid: libc::geteuid(),
                 gid: libc::getegid(),
                 groups,
                 capabilities: Capabilities::current()?,
             })
         }
+    }
+
+    /// Lets this process open as many files as its hard limit says: each child costs it four or
+    /// five. Where that is refused, fewer children run at once.
+    pub(crate) fn raise_open_files(&self) {
+        let raised = libc::rlimit {
+            rlim_cur: self.open_files.rlim_max,
+            ..self.open_files
+        };
+        // SAFETY: a record of the kernel's size.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } < 0 {
+            eprintln!(
+                "overwinter-supervisor: open files: {}",
+                io::Error::last_os_error()
+            );
+        }
+    }
+
+    /// In a forked child: back to what a program expects.
+    pub(crate) fn restore_open_files(&self) {
+        // SAFETY: a record of the kernel's size.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const self.open_files) };
     }
 
     /// Whether this process may become other users at all.

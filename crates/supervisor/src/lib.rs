@@ -48,6 +48,7 @@ pub enum RunError {
 pub fn run(config: Config) -> Result<(), RunError> {
     let signals = pid1::protect().map_err(RunError::Protect)?;
     let own = credentials::Own::read().map_err(RunError::Identity)?;
+    own.raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()

@@ -313,6 +313,7 @@ fn run_child(
             fail(Stage::Terminal, errno(), status);
         }
         libc::umask(0o022);
+        own.restore_open_files();
         if let Err(error) = become_user(own, user) {
             fail(
                 Stage::User,

@@ -137,3 +137,34 @@ async fn an_exec_and_a_large_file_are_fast() {
     );
     assert!(times[100] < Duration::from_millis(5));
 }
+
+#[tokio::test]
+#[ignore = "for the static build, named by OVERWINTER_SUPERVISOR; needs root"]
+async fn it_needs_nothing_of_the_image() {
+    let gateway = Gateway::start_in_an_empty_root();
+    let session = gateway.accept().await;
+    let (_, exit) = run(&session.client, "p1", shell("true")).await;
+    assert_eq!(exit.code, 127, "{}", exit.error);
+    let mut named = shell("true");
+    named.user = "ana".into();
+    let (_, exit) = run(&session.client, "p2", named).await;
+    assert_eq!(exit.code, 126);
+    assert!(exit.error.contains("ana"), "{}", exit.error);
+    // A program of its own kind runs there: itself, which explains its flags.
+    let itself = wire::ProcessSpec {
+        command: vec!["/supervisor".into(), "--help".into()],
+        ..Default::default()
+    };
+    let (exec, exit) = run(&session.client, "p3", itself).await;
+    assert_eq!(exit.code, 2);
+    assert!(
+        exec.stderr
+            .starts_with(b"overwinter-supervisor: unknown argument")
+    );
+    let make = wire::MakeDirectoryRequest {
+        path: "folder".into(),
+        ..Default::default()
+    };
+    session.client.make_directory(make).await.unwrap();
+    assert!(gateway.work().join("folder").is_dir());
+}

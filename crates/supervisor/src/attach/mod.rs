@@ -42,7 +42,7 @@ const GOOD_CONNECTION: Duration = Duration::from_secs(1);
 /// How often the file is read while detached, where its folder's events are not known to arrive.
 const DETACHED_POLL: Duration = Duration::from_millis(10);
 /// What the streams of a detached connection get to end by themselves.
-const DETACH_DRAIN: Duration = Duration::from_millis(50);
+const DETACH_DRAIN: Duration = Duration::from_millis(20);
 /// And what a peer that does not read gets to take the answer.
 const DETACH_LIMIT: Duration = Duration::from_secs(5);
 

@@ -100,6 +100,11 @@ impl Attachment {
                     self.phase = Phase::Reading;
                     return Some(Ok(message(self.started())));
                 }
+                // Looked at first: a flood always has something to tell.
+                Phase::Reading if *detached.borrow() => {
+                    self.phase = Phase::Ended;
+                    return Some(Err(Refusal::Detached));
+                }
                 Phase::Reading => {
                     if let Some(next) = self.ready() {
                         return Some(Ok(message(next)));

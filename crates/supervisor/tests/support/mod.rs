@@ -59,6 +59,8 @@ pub struct Gateway {
     pub supervisor: Child,
     listener: UnixListener,
     wrapped: bool,
+    /// What the folder is called by the supervisor.
+    root: String,
 }
 
 /// What the supervisor said of itself in one handshake.
@@ -92,23 +94,40 @@ impl Gateway {
 
     /// Starts one by way of another program, as a container runtime would.
     pub fn start_under(wrapper: &[&str], flags: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("run")).unwrap();
-        std::fs::create_dir(folder.path().join("work")).unwrap();
-        let listener = UnixListener::bind(folder.path().join("run/gateway.sock")).unwrap();
-        write_attach(folder.path(), 1, 0, "one");
-        // The shipped static binary can be put in place of the one just built.
-        let program = std::env::var_os("OVERWINTER_SUPERVISOR")
-            .unwrap_or_else(|| env!("CARGO_BIN_EXE_overwinter-supervisor").into());
+        let folder = folders();
         let mut command: Vec<OsString> = wrapper.iter().map(Into::into).collect();
-        command.push(program);
+        command.push(program());
+        for (flag, name) in [("--run-dir", "run"), ("--workspace", "work")] {
+            command.push(flag.into());
+            command.push(folder.path().join(name).into());
+        }
+        command.extend(flags.iter().map(Into::into));
+        let root = folder.path().to_str().unwrap().to_owned();
+        Self::launch(folder, root, &command, !wrapper.is_empty())
+    }
+
+    /// Starts one in a root that holds nothing but itself and its two folders.
+    pub fn start_in_an_empty_root() -> Self {
+        let folder = folders();
+        std::fs::copy(program(), folder.path().join("supervisor")).unwrap();
+        let command = [
+            "chroot".into(),
+            folder.path().into(),
+            "/supervisor".into(),
+            "--run-dir".into(),
+            "/run".into(),
+            "--workspace".into(),
+            "/work".into(),
+            "--no-pid1".into(),
+        ];
+        Self::launch(folder, String::new(), &command, false)
+    }
+
+    fn launch(folder: TempDir, root: String, command: &[OsString], wrapped: bool) -> Self {
+        let listener = UnixListener::bind(folder.path().join("run/gateway.sock")).unwrap();
+        write_attach(folder.path(), &root, 1, 0, "one");
         let supervisor = Command::new(&command[0])
             .args(&command[1..])
-            .arg("--run-dir")
-            .arg(folder.path().join("run"))
-            .arg("--workspace")
-            .arg(folder.path().join("work"))
-            .args(flags)
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
@@ -116,7 +135,8 @@ impl Gateway {
             folder,
             supervisor,
             listener,
-            wrapped: !wrapper.is_empty(),
+            wrapped,
+            root,
         }
     }
 
@@ -132,7 +152,7 @@ impl Gateway {
     }
 
     pub fn write_attach(&self, incarnation: u64, reattach: u64, token: &str) {
-        write_attach(self.folder.path(), incarnation, reattach, token);
+        write_attach(self.folder.path(), &self.root, incarnation, reattach, token);
     }
 
     /// The next dial, answered with `status`.
@@ -201,12 +221,23 @@ impl Drop for Gateway {
     }
 }
 
-fn write_attach(folder: &Path, incarnation: u64, reattach: u64, token: &str) {
+fn folders() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("run")).unwrap();
+    std::fs::create_dir(folder.path().join("work")).unwrap();
+    folder
+}
+
+/// The shipped static binary can be put in place of the one just built.
+fn program() -> OsString {
+    std::env::var_os("OVERWINTER_SUPERVISOR")
+        .unwrap_or_else(|| env!("CARGO_BIN_EXE_overwinter-supervisor").into())
+}
+
+fn write_attach(folder: &Path, root: &str, incarnation: u64, reattach: u64, token: &str) {
     let run = folder.join("run");
-    let socket = run.join("gateway.sock");
     let text = format!(
-        r#"{{"version":1,"endpoint":"unix:{}","sandbox_id":"s-1","incarnation":{incarnation},"reattach":{reattach},"token":"{token}"}}"#,
-        socket.display()
+        r#"{{"version":1,"endpoint":"unix:{root}/run/gateway.sock","sandbox_id":"s-1","incarnation":{incarnation},"reattach":{reattach},"token":"{token}"}}"#
     );
     std::fs::write(run.join("attach.new"), text).unwrap();
     std::fs::rename(run.join("attach.new"), run.join("attach")).unwrap();
