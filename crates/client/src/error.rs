@@ -12,6 +12,10 @@ use overwinter_api::v1;
 pub mod reason {
     /// The stream ended because the sandbox was put to sleep; it can be attached to again later.
     pub const SANDBOX_SUSPENDED: &str = "SANDBOX_SUSPENDED";
+    /// The sandbox is being put to sleep.
+    pub const SANDBOX_SUSPENDING: &str = "SANDBOX_SUSPENDING";
+    /// The sandbox is waking up.
+    pub const SANDBOX_RESUMING: &str = "SANDBOX_RESUMING";
     /// The stream was cut by a suspend that did not happen.
     pub const SUSPEND_ABORTED: &str = "SUSPEND_ABORTED";
     /// Nothing answers on the gateway's socket.

@@ -237,15 +237,31 @@ async fn a_file_comes_back_as_it_was_written_and_a_broken_source_writes_nothing(
 }
 
 #[tokio::test]
-async fn a_client_outlives_its_gateway_being_restarted() {
+async fn a_client_and_its_exec_outlive_a_restart_of_the_gateway() {
     let (served, client) = served().await;
     served.fake.add("box");
-    client.get("box").await.unwrap();
-    let fresh = Fake::serve().await;
-    fresh.fake.add("box");
-    // The old one is cut off with all its connections, and another takes its place.
-    std::fs::remove_file(&served.socket).unwrap();
-    std::os::unix::fs::symlink(&fresh.socket, &served.socket).unwrap();
+    let mut exec = client
+        .command("box", ["cat"])
+        .stdin(true)
+        .exec()
+        .await
+        .unwrap();
+    let stdin = exec.take_stdin().unwrap();
+    assert!(stdin.send("before ").await);
+    assert_eq!(exec.next().await, Some(ExecEvent::Stdout("before ".into())));
+
     served.stop().await;
+    let lost = ExecEvent::Interrupted {
+        reason: reason::CONNECTION_LOST.into(),
+    };
+    assert_eq!(exec.next().await, Some(lost));
+    assert!(stdin.send("and after").await);
+    drop(stdin);
+    served.restart();
+
+    let (output, rest) = read_all(&mut exec).await;
+    assert_eq!(output, b"and after");
+    assert_eq!(rest, [ExecEvent::Reattached]);
+    assert_eq!(exec.wait().await.unwrap().code, 0);
     client.get("box").await.unwrap();
 }

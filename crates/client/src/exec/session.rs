@@ -282,7 +282,7 @@ impl Session {
         let mut pause = FIRST_PAUSE;
         let mut error = broken;
         loop {
-            let asleep = error.reason() == reason::SANDBOX_SUSPENDED;
+            let asleep = is_asleep(&error);
             let woken = if asleep {
                 let wait = self.until_awake();
                 let woken = match asleep_until {
@@ -385,13 +385,22 @@ impl Session {
     }
 }
 
+/// Whether it is the sandbox's sleep that keeps us from the process.
+fn is_asleep(error: &Error) -> bool {
+    matches!(
+        error.reason(),
+        reason::SANDBOX_SUSPENDED | reason::SANDBOX_SUSPENDING | reason::SANDBOX_RESUMING
+    )
+}
+
 /// Whether the process may be there to get back to.
 fn is_worth_another_try(error: &Error) -> bool {
-    error.is_transport()
+    is_asleep(error)
+        || error.is_transport()
         || error.code() == Code::Unavailable
         || matches!(
             error.reason(),
-            reason::SANDBOX_SUSPENDED | reason::SUSPEND_ABORTED | reason::CONNECTION_LOST
+            reason::SUSPEND_ABORTED | reason::CONNECTION_LOST
         )
 }
 

@@ -52,23 +52,29 @@ pub struct Fake(pub Arc<Shared>);
 pub struct Served {
     pub fake: Fake,
     pub socket: PathBuf,
-    server: JoinHandle<()>,
+    server: Mutex<JoinHandle<()>>,
     _folder: tempfile::TempDir,
 }
 
 impl Served {
-    /// Ends the server and every connection of it.
+    /// Ends the server and every connection of it; processes go on.
     pub async fn stop(&self) {
-        self.server.abort();
-        while !self.server.is_finished() {
+        self.server.lock().unwrap().abort();
+        while !self.server.lock().unwrap().is_finished() {
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Serves again on the same socket, after [`stop`](Self::stop).
+    pub fn restart(&self) {
+        std::fs::remove_file(&self.socket).unwrap();
+        *self.server.lock().unwrap() = self.fake.listen(&self.socket);
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.server.abort();
+        self.server.get_mut().unwrap().abort();
     }
 }
 
@@ -150,7 +156,7 @@ impl Fake {
         Served {
             fake,
             socket,
-            server,
+            server: Mutex::new(server),
             _folder: folder,
         }
     }

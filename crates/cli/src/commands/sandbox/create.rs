@@ -107,14 +107,13 @@ pub(crate) async fn run(context: &Context, args: Create) -> Result<u8, Failure> 
     Ok(0)
 }
 
-/// A path that is relative to here means nothing to the gateway, which runs elsewhere.
+/// A path that is relative to here means nothing to the gateway, which runs elsewhere. What could be
+/// a name that the driver knows is a path only where it looks like one and something lies there.
 fn image_of(image: String) -> Result<String, Failure> {
-    let is_path = image.starts_with("./") || image.starts_with("../") || image == ".";
-    if !is_path && (!image.contains('/') || Path::new(&image).is_absolute()) {
-        return Ok(image);
-    }
-    if !is_path && !Path::new(&image).exists() {
-        // A name with a slash, which the driver knows.
+    let explicit = image.starts_with("./") || image.starts_with("../") || image == ".";
+    let looks_like_one = image.contains('/') || image.ends_with(".tar");
+    let is_path = explicit || (looks_like_one && Path::new(&image).exists());
+    if !is_path {
         return Ok(image);
     }
     let absolute = std::path::absolute(&image)
