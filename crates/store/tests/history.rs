@@ -304,6 +304,9 @@ impl World {
     async fn drain(&mut self) {
         for id in self.sandboxes.clone() {
             for _ in 0..200 {
+                if self.get(id).await.running.is_none() {
+                    break;
+                }
                 self.own(id, 0).await;
             }
             let sandbox = self.get(id).await;
@@ -400,7 +403,7 @@ fn leftovers(sandbox: &Sandbox, effect: EffectKind, luck: u8) -> Vec<Debt> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
     #[test]
     fn any_history_leaves_a_store_that_agrees_with_itself(
         history in proptest::collection::vec(moves(), 1..120),

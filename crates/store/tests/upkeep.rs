@@ -30,7 +30,7 @@ async fn a_debt_of_compute_blocks_a_start_until_it_is_settled() {
         kind: DebtKind::Compute,
         reference: "container-of-an-earlier-life".to_owned(),
     };
-    let end = asleep(Depth::Stop, Incarnation(1), vec!std::slice::from_ref(&owed));
+    let end = asleep(Depth::Stop, Incarnation(1), vec![owed.clone()]);
     let ended = record(&store, &begun, end).await;
     assert_eq!(ended.recorded, Recorded::Ended { next: None });
     assert_eq!(ended.sandbox.compute_debts, 1);
@@ -41,7 +41,10 @@ async fn a_debt_of_compute_blocks_a_start_until_it_is_settled() {
     drop(store);
 
     let store = open(folder.path());
-    assert_eq!(store.debts_due(NOW, 10).await.unwrap(), std::slice::from_ref(&owed));
+    assert_eq!(
+        store.debts_due(NOW, 10).await.unwrap(),
+        std::slice::from_ref(&owed)
+    );
     let later = Millis(NOW.0 + 1000);
     store.defer_debt(owed.clone(), later).await.unwrap();
     assert_eq!(store.debts_due(NOW, 10).await.unwrap(), []);
@@ -110,12 +113,18 @@ async fn memory_that_is_lost_in_sleep_is_remembered_and_a_stranger_is_not_believ
     assert_eq!(store.awake().await.unwrap(), [sandbox.id]);
     // Looked at before the newest incarnation was issued: that is no news.
     let stale = Incarnation(sandbox.issued.0 + 7);
-    let stale = store.record_loss(sandbox.id, Compute::Absent, stale, NOW).await;
+    let stale = store
+        .record_loss(sandbox.id, Compute::Absent, stale, NOW)
+        .await;
     assert_eq!(stale, Ok(None));
-    let lost = store.record_loss(sandbox.id, Compute::Absent, sandbox.issued, NOW).await;
+    let lost = store
+        .record_loss(sandbox.id, Compute::Absent, sandbox.issued, NOW)
+        .await;
     let lost = lost.unwrap().unwrap();
     assert_eq!(lost.retained.unwrap().lost, Some(Depth::Freeze));
-    let again = store.record_loss(sandbox.id, Compute::Absent, sandbox.issued, NOW).await;
+    let again = store
+        .record_loss(sandbox.id, Compute::Absent, sandbox.issued, NOW)
+        .await;
     assert_eq!(again, Ok(None));
     assert_eq!(store.awake().await.unwrap(), []);
     let refused = accept(&store, &sandbox, RESUME).await.operation.unwrap();
@@ -145,7 +154,7 @@ async fn a_sweep_forgets_what_has_had_its_time_and_nothing_else() {
         kind: DebtKind::Artifact,
         reference: "artifact".to_owned(),
     };
-    let end = asleep(Depth::Stop, Incarnation(1), vec!std::slice::from_ref(&owed));
+    let end = asleep(Depth::Stop, Incarnation(1), vec![owed.clone()]);
     record(&store, &begun, end).await;
     delete(&store, &indebted).await;
     let results = (0..1005)
