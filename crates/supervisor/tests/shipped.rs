@@ -92,8 +92,8 @@ async fn an_exec_and_a_large_file_are_fast() {
     println!("exec true: p50 {:?}, p99 {:?}", times[100], times[198]);
 
     const MIB: usize = 1024;
-    let chunk = bytes::Bytes::from(vec![7; 1 << 20]);
-    let parts = (0..MIB).map(move |_| Write::Data(chunk.clone()));
+    let chunk = bytes::Bytes::from(vec![7; 256 << 10]);
+    let parts = (0..MIB * 4).map(move |_| Write::Data(chunk.clone()));
     let first = Write::from(wire::WriteFileStart {
         path: "/dev/shm/overwinter-large".into(),
         ..Default::default()
