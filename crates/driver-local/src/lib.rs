@@ -1,1 +1,51 @@
-//! The local driver.
+//! The local driver: sandboxes on this host by an OCI runtime, with no daemon.
+//!
+//! A sandbox is a folder of storage, a range of host user ids and, while it runs, one container that
+//! `runc` has started. After the start nothing is asked of the runtime any more: freezing, ending,
+//! looking and clearing up are done on control groups, process descriptors and files.
+//!
+//! | module | its one idea |
+//! |---|---|
+//! | [`driver`] | the trait: turns, fences, deadlines |
+//! | `effects` | one file a kind of effect |
+//! | `compute` | what is there, found without the runtime |
+//! | `teardown` | ending a compute, and all of it but the storage |
+//! | `recover` | finding one's own again after a restart |
+//! | `host`, `layout` | this host's folders and facilities |
+//! | `cgroup`, `mounts`, `userns`, `process`, `quota` | the kernel's interfaces |
+//! | `bundle`, `seccomp`, `runtime`, `lock` | how the runtime is called |
+//! | `attach`, `live` | the socket and the file that a supervisor attaches by |
+//! | `image`, `supervisors`, `ranges` | what is kept beside the storage |
+//! | [`doctor`] | what this host has and what it lacks |
+
+mod attach;
+mod bundle;
+mod cgroup;
+mod compute;
+mod config;
+mod describe;
+pub mod doctor;
+pub mod driver;
+mod effects;
+mod error;
+mod host;
+mod image;
+mod layout;
+mod list;
+mod live;
+mod lock;
+mod mounts;
+mod process;
+mod quota;
+mod ranges;
+mod recover;
+mod runtime;
+mod seccomp;
+mod supervisors;
+mod teardown;
+mod userns;
+
+pub use config::LocalConfig;
+pub use doctor::{Check, Status, doctor};
+pub use driver::LocalDriver;
+pub use error::OpenError;

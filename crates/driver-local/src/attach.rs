@@ -1,0 +1,161 @@
+//! The attach folder: the file that tells a supervisor where to attach and as what, and the socket
+//! that it finds there.
+//!
+//! Both belong to PID 1's user inside, which no workload gets; whoever connects is asked who it is.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use overwinter_driver::Credentials;
+use overwinter_driver::attach::{AttachFile, AttachPort, Peer};
+use overwinter_lifecycle::ids::SandboxId;
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, chmodat, chownat, openat, renameat};
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+
+use crate::bundle::ATTACH_INSIDE;
+use crate::error::{At, LocalError, ignore_missing};
+use crate::userns::SUPERVISOR_ID;
+
+const FILE: &str = "attach";
+const SOCKET: &str = "gateway.sock";
+const FILE_ASIDE: &str = ".attach.new";
+const SOCKET_ASIDE: &str = ".sock.new";
+
+/// Puts new credentials where PID 1 finds them. With the incarnation that was there already it is a
+/// _reattach_: the supervisor sees that something has changed.
+pub(crate) fn write(folder: &Path, credentials: &Credentials) -> Result<(), LocalError> {
+    let before = fs::read(folder.join(FILE))
+        .ok()
+        .and_then(|bytes| serde_json::from_slice::<AttachFile>(&bytes).ok());
+    let reattach = match before {
+        Some(before) if before.incarnation == credentials.incarnation => before.reattach + 1,
+        Some(_) | None => 0,
+    };
+    let file = AttachFile {
+        version: AttachFile::VERSION,
+        endpoint: format!("unix:{ATTACH_INSIDE}/{SOCKET}"),
+        sandbox_id: credentials.sandbox,
+        incarnation: credentials.incarnation,
+        reattach,
+        token: credentials.token.clone(),
+    };
+    let folder_fd = open(folder)?;
+    let written = serde_json::to_vec(&file)
+        .map_err(io::Error::from)
+        .and_then(|bytes| {
+            fs::write(folder.join(FILE_ASIDE), bytes)?;
+            hand_over(&folder_fd, FILE_ASIDE, 0o400)?;
+            renameat(&folder_fd, FILE_ASIDE, &folder_fd, FILE)?;
+            Ok(())
+        });
+    if written.is_err() {
+        let _ = fs::remove_file(folder.join(FILE_ASIDE));
+    }
+    written.at("writing the attach file in", folder)
+}
+
+fn open(folder: &Path) -> Result<OwnedFd, LocalError> {
+    openat(
+        CWD,
+        folder,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .at("opening", folder)
+}
+
+fn hand_over(folder: &OwnedFd, name: &str, mode: u32) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(SUPERVISOR_ID), Gid::from_raw(SUPERVISOR_ID));
+    chmodat(folder, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
+    chownat(
+        folder,
+        name,
+        Some(uid),
+        Some(gid),
+        AtFlags::SYMLINK_NOFOLLOW,
+    )?;
+    Ok(())
+}
+
+/// The folder itself, for PID 1 alone.
+pub(crate) fn make_folder(folder: &Path) -> Result<(), LocalError> {
+    crate::host::folder(folder, 0o700)?;
+    let id = Some(SUPERVISOR_ID);
+    std::os::unix::fs::chown(folder, id, id).at("giving away", folder)
+}
+
+/// A bound socket with the task that accepts. Closed, and gone from the folder, when dropped.
+pub(crate) struct Door {
+    folder: std::path::PathBuf,
+    accepting: JoinHandle<()>,
+}
+
+impl Door {
+    /// Binds aside and renames, so that whoever finds the socket may connect. One of an earlier
+    /// gateway is replaced.
+    pub(crate) fn open(
+        folder: &Path,
+        sandbox: SandboxId,
+        base: u32,
+        port: Arc<dyn AttachPort>,
+    ) -> Result<Self, LocalError> {
+        let folder_fd = open(folder)?;
+        ignore_missing(fs::remove_file(folder.join(SOCKET_ASIDE)))
+            .at("removing the socket in", folder)?;
+        // A socket's address holds 107 bytes, which the path of a folder may exceed.
+        let address = format!("/proc/self/fd/{}/{SOCKET_ASIDE}", folder_fd.as_raw_fd());
+        let listener = StdListener::bind(address)
+            .and_then(|listener| {
+                listener.set_nonblocking(true)?;
+                hand_over(&folder_fd, SOCKET_ASIDE, 0o600)?;
+                renameat(&folder_fd, SOCKET_ASIDE, &folder_fd, SOCKET)?;
+                UnixListener::from_std(listener)
+            })
+            .at("binding the socket in", folder)?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            accepting: tokio::spawn(accept(listener, sandbox, base + SUPERVISOR_ID, port)),
+        })
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        // Gone with the folder, or replaced by nobody: one gateway owns it.
+        let _ = fs::remove_file(self.folder.join(SOCKET));
+    }
+}
+
+async fn accept(listener: UnixListener, sandbox: SandboxId, uid: u32, port: Arc<dyn AttachPort>) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, which others will give back; nothing tells when.
+                tracing::warn!(%sandbox, %error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        match stream.peer_cred() {
+            Ok(peer) if peer.uid() == uid => {
+                let peer = Peer {
+                    uid: Some(peer.uid()),
+                    pid: peer.pid(),
+                };
+                port.connection(sandbox, Box::new(stream), peer);
+            }
+            Ok(peer) => {
+                tracing::warn!(%sandbox, uid = peer.uid(), "refused: not the supervisor's user")
+            }
+            Err(error) => tracing::warn!(%sandbox, %error, "refused: the peer is not known"),
+        }
+    }
+}

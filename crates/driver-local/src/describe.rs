@@ -1,0 +1,92 @@
+//! What this driver can do here.
+
+use std::time::Duration;
+
+use overwinter_driver::{
+    Depth, Description, DriverError, Preserves, Releases, Survives, SuspensionMode,
+};
+
+use crate::compute::Look;
+use crate::effects::DRIVER;
+use crate::host::Host;
+
+const NO_CHECKPOINT: &str = "this driver does not write memory to disk";
+
+pub(crate) fn describe(host: &Host) -> Description {
+    let disk = if host.quota.is_some() {
+        "disk limits (project quotas)"
+    } else {
+        "no disk limits (the filesystem has no project quotas)"
+    };
+    Description {
+        name: DRIVER.to_owned(),
+        version: format!("{} ({})", env!("CARGO_PKG_VERSION"), host.runtime.version),
+        features: vec![
+            format!("cgroup {}", host.cgroups.version()),
+            "user namespaces".to_owned(),
+            "seccomp".to_owned(),
+            "network none".to_owned(),
+            disk.to_owned(),
+        ],
+        modes: vec![
+            SuspensionMode {
+                depth: Depth::Freeze,
+                preserves: Preserves {
+                    processes: true,
+                    memory: true,
+                    root: true,
+                    workspace: true,
+                    addresses: true,
+                },
+                releases: Releases {
+                    cpu: true,
+                    memory: false,
+                },
+                survives: Survives {
+                    gateway_restart: true,
+                    host_reboot: false,
+                    power_loss: false,
+                },
+                same_compute: true,
+                lost_request_life: Duration::ZERO,
+            },
+            SuspensionMode {
+                depth: Depth::Stop,
+                preserves: Preserves {
+                    processes: false,
+                    memory: false,
+                    root: true,
+                    workspace: true,
+                    addresses: false,
+                },
+                releases: Releases {
+                    cpu: true,
+                    memory: true,
+                },
+                survives: Survives {
+                    gateway_restart: true,
+                    host_reboot: true,
+                    power_loss: true,
+                },
+                same_compute: false,
+                lost_request_life: Duration::ZERO,
+            },
+        ],
+        unavailable: vec![(Depth::Checkpoint, NO_CHECKPOINT.to_owned())],
+    }
+}
+
+pub(crate) fn no_checkpoint() -> DriverError {
+    DriverError::Unsupported(NO_CHECKPOINT.to_owned())
+}
+
+/// Whether a suspend at `depth` could be carried out on what is there.
+pub(crate) fn admits(depth: Depth, look: &Look) -> Result<(), DriverError> {
+    match (depth, look) {
+        (Depth::Checkpoint, _) => Err(no_checkpoint()),
+        (Depth::Stop, _) | (Depth::Freeze, Look::Running(_)) => Ok(()),
+        (Depth::Freeze, Look::Nothing | Look::Remains(_)) => Err(DriverError::Rejected(
+            "no compute is there to freeze".to_owned(),
+        )),
+    }
+}

@@ -1,0 +1,281 @@
+//! What this host has, what it lacks, and what to do about it. Changes nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+
+use crate::cgroup::Cgroups;
+use crate::quota::Quota;
+use crate::runtime::{version, which};
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Ok,
+    /// Works, with less.
+    Warn,
+    /// The driver cannot work without it.
+    Missing,
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    pub name: &'static str,
+    pub status: Status,
+    /// What was found.
+    pub detail: String,
+    /// What to do; empty where nothing needs to be done.
+    pub fix: String,
+}
+
+impl Check {
+    fn new(
+        name: &'static str,
+        status: Status,
+        detail: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            name,
+            status,
+            detail: detail.into(),
+            fix: fix.into(),
+        }
+    }
+
+    fn ok(name: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(name, Status::Ok, detail, "")
+    }
+}
+
+/// Examines this host for a driver whose state folder is (or will be) `state_dir` and whose runtime
+/// is `runtime`.
+#[must_use]
+pub fn doctor(state_dir: &Path, runtime: &Path) -> Vec<Check> {
+    let there = state_dir
+        .ancestors()
+        .find(|path| path.is_dir())
+        .unwrap_or(Path::new("/"));
+    let mut checks = vec![privileges(), cgroups(), chosen_runtime(runtime)];
+    checks.extend(other_runtimes(runtime));
+    checks.extend([
+        user_namespaces(),
+        overlay(),
+        id_mapped_mounts(there),
+        seccomp(),
+        quotas(there),
+        swap(),
+        limit(
+            "inotify instances",
+            "/proc/sys/fs/inotify/max_user_instances",
+            128,
+        ),
+        limit("process ids", "/proc/sys/kernel/pid_max", 32_768),
+        limit("keys", "/proc/sys/kernel/keys/maxkeys", 200),
+    ]);
+    checks
+}
+
+fn privileges() -> Check {
+    let uid = geteuid();
+    if uid.is_root() {
+        Check::ok("privileges", "root")
+    } else {
+        Check::new(
+            "privileges",
+            Status::Missing,
+            format!("user {}", uid.as_raw()),
+            "run the gateway as root: it mounts and maps user ids",
+        )
+    }
+}
+
+fn cgroups() -> Check {
+    let Some(cgroups) = Cgroups::find("doctor") else {
+        return Check::new(
+            "cgroups",
+            Status::Missing,
+            "no freezer under /sys/fs/cgroup",
+            "mount cgroup v2 at /sys/fs/cgroup (boot with systemd.unified_cgroup_hierarchy=1)",
+        );
+    };
+    let there = cgroups.controllers();
+    let wanted = ["cpu", "memory", "pids"];
+    let absent: Vec<_> = wanted
+        .into_iter()
+        .filter(|name| !there.contains(*name))
+        .collect();
+    let detail = format!(
+        "{} ({})",
+        cgroups.version(),
+        join(there.iter().map(String::as_str))
+    );
+    if absent.is_empty() {
+        Check::ok("cgroups", detail)
+    } else {
+        Check::new(
+            "cgroups",
+            Status::Warn,
+            detail,
+            format!(
+                "limits that need {} are refused; enable these controllers",
+                join(absent)
+            ),
+        )
+    }
+}
+
+fn chosen_runtime(runtime: &Path) -> Check {
+    match which(runtime) {
+        Some(path) => Check::ok("runtime", describe(&path)),
+        None => Check::new(
+            "runtime",
+            Status::Missing,
+            format!("`{}` is not in PATH", runtime.display()),
+            "install it (Debian: apt-get install runc)",
+        ),
+    }
+}
+
+fn other_runtimes(chosen: &Path) -> Vec<Check> {
+    [
+        ("runc", "runc"),
+        ("crun", "crun"),
+        ("runsc", "gVisor's runsc"),
+    ]
+    .into_iter()
+    .filter(|(name, _)| Path::new(name) != chosen)
+    .map(|(name, title)| match which(Path::new(name)) {
+        Some(path) => Check::ok("other runtime", describe(&path)),
+        None => Check::ok("other runtime", format!("{title}: not installed")),
+    })
+    .collect()
+}
+
+fn describe(path: &PathBuf) -> String {
+    let version = version(path).unwrap_or_else(|| "does not tell its version".to_owned());
+    format!("{version}, {}", path.display())
+}
+
+fn user_namespaces() -> Check {
+    match read("/proc/sys/user/max_user_namespaces").and_then(|text| text.parse::<u64>().ok()) {
+        Some(0) => Check::new(
+            "user namespaces",
+            Status::Missing,
+            "switched off (user.max_user_namespaces = 0)",
+            "sysctl -w user.max_user_namespaces=65536",
+        ),
+        Some(most) => Check::ok("user namespaces", format!("at most {most}")),
+        None => Check::new(
+            "user namespaces",
+            Status::Missing,
+            "the kernel has none",
+            "use a kernel with CONFIG_USER_NS",
+        ),
+    }
+}
+
+fn overlay() -> Check {
+    let known = read("/proc/filesystems")
+        .is_some_and(|text| text.lines().any(|line| line.ends_with("\toverlay")));
+    if known {
+        Check::ok("overlay", "in the kernel")
+    } else {
+        Check::new("overlay", Status::Missing, "not loaded", "modprobe overlay")
+    }
+}
+
+/// Tried out where the storage will be: whether a filesystem can do it is not written anywhere.
+fn id_mapped_mounts(folder: &Path) -> Check {
+    const NAME: &str = "id-mapped mounts";
+    if !geteuid().is_root() {
+        return Check::new(
+            NAME,
+            Status::Warn,
+            "not tried: needs root",
+            "run doctor as root",
+        );
+    }
+    match crate::mounts::try_mapping(folder) {
+        Ok(()) => Check::ok(NAME, format!("on the filesystem of {}", folder.display())),
+        Err(error) => Check::new(
+            NAME,
+            Status::Missing,
+            error.to_string(),
+            "put the state folder on ext4, xfs or btrfs, with Linux 5.19 or later",
+        ),
+    }
+}
+
+fn seccomp() -> Check {
+    match read("/proc/sys/kernel/seccomp/actions_avail") {
+        Some(actions) if actions.contains("errno") => Check::ok("seccomp", "filters"),
+        Some(_) | None => Check::new(
+            "seccomp",
+            Status::Missing,
+            "no filters",
+            "use a kernel with CONFIG_SECCOMP_FILTER",
+        ),
+    }
+}
+
+fn quotas(folder: &Path) -> Check {
+    const NAME: &str = "disk limits";
+    match Quota::find(folder) {
+        Some(_) => Check::ok(NAME, "project quotas are on"),
+        None => Check::new(
+            NAME,
+            Status::Warn,
+            format!(
+                "no project quotas on the filesystem of {}",
+                folder.display()
+            ),
+            "a sandbox can fill the disk; on ext4: tune2fs -O project,quota, then mount with prjquota",
+        ),
+    }
+}
+
+fn swap() -> Check {
+    let text = read("/proc/swaps").unwrap_or_default();
+    let devices: Vec<_> = text
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    if devices.is_empty() {
+        return Check::new(
+            "swap",
+            Status::Warn,
+            "none",
+            "frozen sandboxes keep all their memory; zram or a swap file lets the kernel move it out",
+        );
+    }
+    let zram = devices.iter().any(|device| device.contains("zram"));
+    let kind = if zram { " (zram)" } else { "" };
+    Check::ok("swap", format!("{}{kind}", join(devices)))
+}
+
+fn limit(name: &'static str, path: &str, least: u64) -> Check {
+    match read(path).and_then(|text| text.parse::<u64>().ok()) {
+        Some(value) if value >= least => Check::ok(name, value.to_string()),
+        Some(value) => Check::new(
+            name,
+            Status::Warn,
+            value.to_string(),
+            format!("many sandboxes need more: write a larger number to {path}"),
+        ),
+        None => Check::new(name, Status::Warn, format!("{path} cannot be read"), ""),
+    }
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(path)
+        .ok()
+        .map(|text| text.trim_end().to_owned())
+}
+
+fn join<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    words.into_iter().collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,359 @@
+//! The driver: who may do what when. The effects themselves are in [`crate::effects`].
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use overwinter_driver::attach::AttachPort;
+use overwinter_driver::{
+    Changed, ComputeSpec, Credentials, Debt, Depth, Description, Driver, DriverError,
+    DriverReference, EffectContext, Effected, Found, Ledger, Observation, PinnedImage,
+};
+use overwinter_lifecycle::ids::{EffectKey, SandboxId};
+use tokio::sync::{OwnedMutexGuard, RwLock, Semaphore};
+
+use crate::config::LocalConfig;
+use crate::error::{LocalError, OpenError};
+use crate::host::Host;
+use crate::live::{Live, Watchers};
+use crate::lock::SandboxLock;
+use crate::{describe, image, list, recover};
+
+/// Sandboxes on this host.
+pub struct LocalDriver {
+    shared: Arc<Shared>,
+}
+
+/// What effects that outlive their caller hold on to.
+pub(crate) struct Shared {
+    pub(crate) host: Arc<Host>,
+    pub(crate) port: Arc<dyn AttachPort>,
+    ledger: Arc<dyn Ledger>,
+    entries: Mutex<HashMap<SandboxId, Arc<Entry>>>,
+    pub(crate) watchers: Arc<Watchers>,
+    /// Read while the runtime starts something, written to remove folders that it would miss.
+    pub(crate) starting: RwLock<()>,
+    /// Many that end at once leave the CPUs to those who work.
+    pub(crate) ending: Semaphore,
+}
+
+/// What is known of one sandbox in this process's time.
+#[derive(Default)]
+pub(crate) struct Entry {
+    /// Over each effect; holds the newest key that was carried out.
+    effects: Arc<tokio::sync::Mutex<Option<EffectKey>>>,
+    pub(crate) live: Mutex<Option<Live>>,
+}
+
+impl Entry {
+    pub(crate) fn set_live(&self, live: Option<Live>) {
+        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
+    }
+}
+
+/// The right to carry out one effect.
+pub(crate) struct Turn {
+    pub(crate) entry: Arc<Entry>,
+    /// None where the sandbox has no folder.
+    pub(crate) lock: Option<SandboxLock>,
+    pub(crate) until: Instant,
+    _guard: OwnedMutexGuard<Option<EffectKey>>,
+}
+
+impl LocalDriver {
+    /// Opens the driver on this host. Within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`OpenError`], with what to do: not root, no runtime, no supervisor, no freezer.
+    pub fn open(
+        config: LocalConfig,
+        port: Arc<dyn AttachPort>,
+        ledger: Arc<dyn Ledger>,
+    ) -> Result<Arc<Self>, OpenError> {
+        let ending = config.runtime_concurrency.max(1);
+        let host = Host::open(config)?;
+        Ok(Arc::new(Self {
+            shared: Arc::new(Shared {
+                host: Arc::new(host),
+                port,
+                ledger,
+                entries: Mutex::default(),
+                watchers: Arc::default(),
+                starting: RwLock::default(),
+                ending: Semaphore::new(ending),
+            }),
+        }))
+    }
+
+    /// Carries on even when the caller stops waiting; past the deadline the caller hears that the
+    /// outcome is not known, and observations say that it is in transition.
+    async fn effect<T, F>(&self, deadline: Duration, effect: F) -> Result<T, DriverError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, DriverError>> + Send + 'static,
+    {
+        match tokio::time::timeout(deadline + MARGIN, tokio::spawn(effect)).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(DriverError::Unknown("the effect was broken off".to_owned())),
+            Err(_) => Err(DriverError::Unknown(format!(
+                "it has not ended within {} ms and may still go on",
+                deadline.as_millis()
+            ))),
+        }
+    }
+}
+
+/// For an effect that has noticed its own deadline to say more.
+const MARGIN: Duration = Duration::from_millis(500);
+
+impl Shared {
+    pub(crate) fn entry(&self, sandbox: SandboxId) -> Arc<Entry> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(entries.entry(sandbox).or_default())
+    }
+
+    /// After a delete.
+    pub(crate) fn forget(&self, sandbox: SandboxId) {
+        self.entries
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&sandbox);
+    }
+
+    fn known(&self, sandbox: SandboxId) -> Option<Arc<Entry>> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.get(&sandbox).cloned()
+    }
+
+    /// Waits for earlier effects on this sandbox, refuses smaller keys and takes the lock.
+    pub(crate) async fn turn(self: &Arc<Self>, ctx: &EffectContext) -> Result<Turn, DriverError> {
+        let until = Instant::now() + ctx.deadline;
+        let sandbox = ctx.sandbox();
+        let entry = self.entry(sandbox);
+        let effects = Arc::clone(&entry.effects);
+        let mut guard = tokio::time::timeout(ctx.deadline, effects.lock_owned())
+            .await
+            .map_err(|_| DriverError::Unknown("an earlier effect has not ended".to_owned()))?;
+        if guard.is_some_and(|newest| newest > ctx.key) {
+            return Err(DriverError::Fenced);
+        }
+        let newest = self
+            .ledger
+            .newest(sandbox)
+            .await
+            .map_err(|error| DriverError::Rejected(error.to_string()))?;
+        if newest.is_some_and(|newest| newest.key > ctx.key) {
+            return Err(DriverError::Fenced);
+        }
+        *guard = Some(ctx.key);
+        let dir = self.host.layout.sandbox(sandbox);
+        let lock = if dir.0.is_dir() {
+            Some(
+                blocking(move || SandboxLock::take(&dir.lock(), left(until)))
+                    .await
+                    .map_err(LocalError::unsettled)?,
+            )
+        } else {
+            None
+        };
+        Ok(Turn {
+            entry,
+            lock,
+            until,
+            _guard: guard,
+        })
+    }
+
+    pub(crate) async fn guard(
+        &self,
+        entry: &Entry,
+        patience: Duration,
+    ) -> Result<OwnedMutexGuard<Option<EffectKey>>, DriverError> {
+        tokio::time::timeout(patience, Arc::clone(&entry.effects).lock_owned())
+            .await
+            .map_err(|_| DriverError::Unknown("an effect of this gateway has not ended".to_owned()))
+    }
+
+    /// Whether an effect of this process is under way.
+    fn is_busy(&self, sandbox: SandboxId) -> bool {
+        self.known(sandbox)
+            .is_some_and(|entry| entry.effects.try_lock().is_err())
+    }
+}
+
+pub(crate) fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
+}
+
+/// Off the threads that serve connections.
+pub(crate) async fn blocking<T, F>(work: F) -> Result<T, LocalError>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Result<T, LocalError> + Send + 'static,
+{
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        // The runtime goes down, or `work` has panicked, which is a bug: nothing is known.
+        Err(_) => Err(LocalError::BrokenOff),
+    }
+}
+
+#[async_trait]
+impl Driver for LocalDriver {
+    async fn describe(&self) -> Description {
+        describe::describe(&self.shared.host)
+    }
+
+    async fn pin(&self, image: &str) -> Result<PinnedImage, DriverError> {
+        let host = Arc::clone(&self.shared.host);
+        let image = image.to_owned();
+        blocking(move || image::pin(&host.layout, &image))
+            .await
+            .map_err(LocalError::without_effect)
+    }
+
+    async fn prepare(&self, sandbox: SandboxId, depth: Depth) -> Result<(), DriverError> {
+        let host = Arc::clone(&self.shared.host);
+        let look = blocking(move || host.look(sandbox))
+            .await
+            .map_err(LocalError::without_effect)?;
+        describe::admits(depth, &look)
+    }
+
+    async fn create(
+        &self,
+        ctx: &EffectContext,
+        spec: &ComputeSpec,
+        credentials: &Credentials,
+    ) -> Result<Effected, DriverError> {
+        let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
+        let (spec, credentials) = (spec.clone(), credentials.clone());
+        self.effect(ctx.deadline, async move {
+            shared.create(&ctx, spec, credentials).await
+        })
+        .await
+    }
+
+    async fn start(
+        &self,
+        ctx: &EffectContext,
+        spec: &ComputeSpec,
+        credentials: &Credentials,
+    ) -> Result<Effected, DriverError> {
+        let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
+        let (spec, credentials) = (spec.clone(), credentials.clone());
+        self.effect(ctx.deadline, async move {
+            shared.start(&ctx, spec, credentials).await
+        })
+        .await
+    }
+
+    async fn suspend(&self, ctx: &EffectContext, depth: Depth) -> Result<Effected, DriverError> {
+        let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
+        self.effect(ctx.deadline, async move {
+            match depth {
+                Depth::Freeze => shared.freeze(&ctx).await,
+                Depth::Checkpoint => Err(describe::no_checkpoint()),
+                Depth::Stop => shared.stop(&ctx).await,
+            }
+        })
+        .await
+    }
+
+    async fn resume(
+        &self,
+        ctx: &EffectContext,
+        depth: Depth,
+        reference: &DriverReference,
+        credentials: &Credentials,
+    ) -> Result<Effected, DriverError> {
+        let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
+        let (reference, credentials) = (reference.clone(), credentials.clone());
+        self.effect(ctx.deadline, async move {
+            match depth {
+                Depth::Freeze => shared.thaw(&ctx, reference, credentials).await,
+                Depth::Checkpoint => Err(describe::no_checkpoint()),
+                Depth::Stop => Err(DriverError::Unsupported(
+                    "a stop keeps no memory to resume: start it".to_owned(),
+                )),
+            }
+        })
+        .await
+    }
+
+    async fn reattach(
+        &self,
+        ctx: &EffectContext,
+        credentials: &Credentials,
+    ) -> Result<Effected, DriverError> {
+        let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
+        let credentials = credentials.clone();
+        self.effect(ctx.deadline, async move {
+            shared.reattach(&ctx, credentials).await
+        })
+        .await
+    }
+
+    async fn delete(&self, ctx: &EffectContext) -> Result<Effected, DriverError> {
+        let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
+        self.effect(ctx.deadline, async move { shared.delete(&ctx).await })
+            .await
+    }
+
+    async fn discard(&self, debt: &Debt) -> Result<(), DriverError> {
+        let (shared, debt) = (Arc::clone(&self.shared), debt.clone());
+        self.effect(DISCARD_WITHIN, async move { shared.discard(&debt).await })
+            .await
+    }
+
+    async fn observe(&self, sandbox: SandboxId) -> Result<Observation, DriverError> {
+        let busy = self.shared.is_busy(sandbox);
+        let host = Arc::clone(&self.shared.host);
+        blocking(move || recover::observe(&host, sandbox, busy))
+            .await
+            .map_err(LocalError::unsettled)
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, DriverError> {
+        let host = Arc::clone(&self.shared.host);
+        blocking(move || list::list(&host))
+            .await
+            .map_err(LocalError::unsettled)
+    }
+
+    fn watch(&self) -> BoxStream<'static, Changed> {
+        self.shared.watchers.add().boxed()
+    }
+
+    async fn recover(&self, sandbox: SandboxId, patience: Duration) -> Result<(), DriverError> {
+        let shared = Arc::clone(&self.shared);
+        self.effect(patience + RECOVER_WITHIN, async move {
+            shared.recover(sandbox, patience).await
+        })
+        .await
+    }
+
+    async fn usage(&self, sandbox: SandboxId) -> Result<u64, DriverError> {
+        let host = Arc::clone(&self.shared.host);
+        let Some(base) = host.quota.as_ref().and(host.ranges.of(sandbox)) else {
+            return Err(DriverError::Unsupported(
+                "the size of a sandbox's storage without project quotas".to_owned(),
+            ));
+        };
+        blocking(move || match &host.quota {
+            Some(quota) => quota.used(&host.layout.sandbox(sandbox).0, base),
+            None => Ok(0),
+        })
+        .await
+        .map_err(LocalError::unsettled)
+    }
+}
+
+/// A debt has no deadline of its own.
+const DISCARD_WITHIN: Duration = Duration::from_secs(600);
+/// Beyond the patience: to end what holds the lock and clear up after it.
+const RECOVER_WITHIN: Duration = Duration::from_secs(30);

@@ -1,0 +1,381 @@
+//! `create` and `start`: compute made anew, over storage that is made with it or was there.
+//!
+//! ```text
+//! look ─┬─ this key's compute runs ──────────────► new credentials, done
+//!       ├─ another's runs ───────────────────────► Unknown: the core looks, and settles it first
+//!       └─ nothing, or remains ─ clear ─ note ─ credentials ─ socket ─ mounts ─ runtime ─ look ─ done
+//!                                                                  any failure: clear, Rejected
+//! ```
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use overwinter_driver::{
+    Changed, Compute, ComputeSpec, Credentials, DriverError, EffectContext, Effected,
+};
+use overwinter_lifecycle::ids::SandboxId;
+
+use super::effected;
+use crate::attach::{self, Door};
+use crate::bundle::Bundle;
+use crate::compute::{ComputeRecord, Look, Running};
+use crate::driver::{Shared, Turn, blocking};
+use crate::error::{At, LocalError};
+use crate::host::{Host, folder};
+use crate::live::Live;
+use crate::lock::SandboxLock;
+use crate::mounts::{Mounted, Plan};
+use crate::{image, teardown};
+
+/// What remains of a deadline that is up is too little to clear up in.
+const CLEAR_WITHIN: Duration = Duration::from_secs(5);
+
+impl Shared {
+    pub(crate) async fn create(
+        self: &Arc<Self>,
+        ctx: &EffectContext,
+        spec: ComputeSpec,
+        credentials: Credentials,
+    ) -> Result<Effected, DriverError> {
+        admit(&spec)?;
+        let mut turn = self.turn(ctx).await?;
+        let sandbox = ctx.sandbox();
+        let had_storage = self.host.has_storage(sandbox);
+        if turn.lock.is_none() {
+            let host = Arc::clone(&self.host);
+            let lock = blocking(move || {
+                let dir = host.layout.sandbox(sandbox);
+                folder(&dir.0, 0o700)?;
+                SandboxLock::take(&dir.lock(), Duration::ZERO)
+            })
+            .await;
+            match lock {
+                Ok(lock) => turn.lock = Some(lock),
+                Err(error) => {
+                    self.remove_storage(sandbox, turn.until)
+                        .await
+                        .map_err(LocalError::unsettled)?;
+                    return Err(error.without_effect());
+                }
+            }
+        }
+        let made = self
+            .bring_up(&turn, ctx, spec, credentials, Storage::Make)
+            .await;
+        match made {
+            Err(failed) if failed.surely_no_effect() && !had_storage => {
+                self.remove_storage(sandbox, Instant::now() + CLEAR_WITHIN)
+                    .await
+                    .map_err(LocalError::unsettled)?;
+                self.forget(sandbox);
+                Err(failed)
+            }
+            other => other,
+        }
+    }
+
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        ctx: &EffectContext,
+        spec: ComputeSpec,
+        credentials: Credentials,
+    ) -> Result<Effected, DriverError> {
+        admit(&spec)?;
+        let turn = self.turn(ctx).await?;
+        if !self.host.has_storage(ctx.sandbox()) {
+            return Err(DriverError::Missing("its storage is not there".to_owned()));
+        }
+        self.bring_up(&turn, ctx, spec, credentials, Storage::Keep)
+            .await
+    }
+
+    async fn bring_up(
+        self: &Arc<Self>,
+        turn: &Turn,
+        ctx: &EffectContext,
+        spec: ComputeSpec,
+        credentials: Credentials,
+        storage: Storage,
+    ) -> Result<Effected, DriverError> {
+        let sandbox = ctx.sandbox();
+        let native = ctx.key.native_name();
+        let host = Arc::clone(&self.host);
+        let until = turn.until;
+        let look = blocking(move || {
+            let look = host.look(sandbox)?;
+            if let Look::Nothing | Look::Remains(_) = look {
+                teardown::end_others(&host, sandbox, None, until)?;
+            }
+            Ok(look)
+        })
+        .await
+        .map_err(LocalError::unsettled)?;
+        match look {
+            Look::Running(running) if running.record.native == native => {
+                return self.again(turn, running, &credentials).await;
+            }
+            Look::Running(_) => {
+                return Err(DriverError::Unknown(
+                    "compute of an earlier effect is still there".to_owned(),
+                ));
+            }
+            Look::Nothing | Look::Remains(_) => turn.entry.set_live(None),
+        }
+
+        let begun = self.make(turn, ctx, spec, credentials, storage).await;
+        match begun {
+            Ok(()) => Ok(effected(Compute::Live {
+                held: ctx.incarnation,
+            })),
+            Err(error) => {
+                turn.entry.set_live(None);
+                let hung = matches!(error, LocalError::RuntimeHung { .. });
+                let host = Arc::clone(&self.host);
+                let cleared = blocking(move || {
+                    teardown::end(&host, &native, Instant::now() + CLEAR_WITHIN)?;
+                    teardown::forget(&host, sandbox)
+                })
+                .await;
+                match cleared {
+                    Ok(()) if !hung => Err(error.without_effect()),
+                    Ok(()) => Err(error.unsettled()),
+                    Err(left) => Err(DriverError::Unknown(format!(
+                        "{error}; and clearing up: {left}"
+                    ))),
+                }
+            }
+        }
+    }
+
+    /// The call is repeated and what it makes is there: only its credentials may be new.
+    async fn again(
+        self: &Arc<Self>,
+        turn: &Turn,
+        running: Running,
+        credentials: &Credentials,
+    ) -> Result<Effected, DriverError> {
+        let held = running.record.birth;
+        self.let_in(turn, credentials.sandbox, running, credentials)
+            .map_err(LocalError::unsettled)?;
+        Ok(effected(Compute::Live { held }))
+    }
+
+    async fn make(
+        self: &Arc<Self>,
+        turn: &Turn,
+        ctx: &EffectContext,
+        spec: ComputeSpec,
+        credentials: Credentials,
+        storage: Storage,
+    ) -> Result<(), LocalError> {
+        let Some(lock) = &turn.lock else {
+            return Err(LocalError::BrokenOff);
+        };
+        let sandbox = ctx.sandbox();
+        let native = ctx.key.native_name();
+        let record = ComputeRecord {
+            native: native.clone(),
+            birth: ctx.incarnation,
+            boot_id: self.host.boot_id.clone(),
+            supervisor: self.host.supervisor.clone(),
+        };
+        let dir = self.host.layout.sandbox(sandbox);
+        let base = {
+            let (host, record) = (Arc::clone(&self.host), record.clone());
+            let name = spec.name.clone();
+            let disk = spec.resources.disk_bytes;
+            blocking(move || {
+                let base = host.ranges.take(sandbox)?;
+                match storage {
+                    Storage::Make => make_storage(&host, sandbox, base, &name, disk)?,
+                    Storage::Keep => {}
+                }
+                let dir = host.layout.sandbox(sandbox);
+                attach::make_folder(&dir.attach())?;
+                folder(&dir.bundle(), 0o700)?;
+                record.write(&dir)?;
+                attach::write(&dir.attach(), &credentials)?;
+                Ok(base)
+            })
+            .await?
+        };
+        let door = Door::open(&dir.attach(), sandbox, base, Arc::clone(&self.port))?;
+        let mounted = {
+            let (host, ctx) = (Arc::clone(&self.host), ctx.clone());
+            blocking(move || prepare(&host, &ctx, &spec, base)).await?
+        };
+        {
+            let _starting = self.starting.read().await;
+            self.host
+                .runtime
+                .run(&dir.bundle(), &native, lock.file(), turn.until)
+                .await?;
+        }
+        let host = Arc::clone(&self.host);
+        let look = blocking(move || {
+            // The sandbox has its own by now.
+            drop(mounted);
+            host.look(sandbox)
+        })
+        .await?;
+        let Look::Running(running) = look else {
+            return Err(LocalError::Runtime {
+                runtime: self.host.runtime.version.clone(),
+                message: "PID 1 ended as soon as it was started".to_owned(),
+            });
+        };
+        let mut live = self.watch_of(sandbox, running);
+        live.door = Some(door);
+        turn.entry.set_live(Some(live));
+        Ok(())
+    }
+
+    pub(crate) fn watch_of(&self, sandbox: SandboxId, running: Running) -> Live {
+        let changed = Changed {
+            sandbox,
+            held: running.record.birth,
+        };
+        Live::watch(
+            running.record.native,
+            running.pidfd,
+            changed,
+            Arc::clone(&self.watchers),
+        )
+    }
+
+    /// Opens the socket, unless it is open, and writes the credentials: in this order, so that who
+    /// sees the file change finds the socket.
+    pub(crate) fn let_in(
+        &self,
+        turn: &Turn,
+        sandbox: SandboxId,
+        running: Running,
+        credentials: &Credentials,
+    ) -> Result<(), LocalError> {
+        self.open_door(&turn.entry, sandbox, running)?;
+        attach::write(&self.host.layout.sandbox(sandbox).attach(), credentials)
+    }
+
+    pub(crate) fn open_door(
+        &self,
+        entry: &crate::driver::Entry,
+        sandbox: SandboxId,
+        running: Running,
+    ) -> Result<(), LocalError> {
+        let base = self.host.ranges.take(sandbox)?;
+        let folder = self.host.layout.sandbox(sandbox).attach();
+        let mut slot = entry.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let live = match &mut *slot {
+            Some(live) if live.native == running.record.native => live,
+            other => other.insert(self.watch_of(sandbox, running)),
+        };
+        if live.door.is_none() {
+            live.door = Some(Door::open(&folder, sandbox, base, Arc::clone(&self.port))?);
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Storage {
+    Make,
+    Keep,
+}
+
+fn admit(spec: &ComputeSpec) -> Result<(), DriverError> {
+    match spec.network.as_str() {
+        "" | "none" => Ok(()),
+        other => Err(DriverError::Unsupported(format!(
+            "the network `{other}`: this driver has `none`"
+        ))),
+    }
+}
+
+/// Folders of the root layer and the workspace. Ids on disk are plain: 0 is the sandbox's root.
+fn make_storage(
+    host: &Host,
+    sandbox: SandboxId,
+    base: u32,
+    name: &str,
+    disk: u64,
+) -> Result<(), LocalError> {
+    let dir = host.layout.sandbox(sandbox);
+    folder(&dir.root(), 0o700)?;
+    if let Some(quota) = &host.quota
+        && disk > 0
+    {
+        // Counted from here on; the range's first id is a number that nobody else has.
+        quota.limit(&dir.0, base, disk)?;
+        quota.limit(&dir.root(), base, disk)?;
+    }
+    // The mode of upper is the mode of `/`.
+    let upper = dir.root().join("upper");
+    folder(&upper, 0o755)?;
+    folder(&dir.root().join("work"), 0o700)?;
+    folder(&dir.workspace(), 0o755)?;
+    let etc = upper.join("etc");
+    folder(&etc, 0o755)?;
+    let hosts = format!(
+        "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t{name}\n"
+    );
+    for (file, text) in [
+        ("hosts", hosts.as_str()),
+        ("hostname", &format!("{name}\n")),
+        ("resolv.conf", ""),
+    ] {
+        let path = etc.join(file);
+        fs::write(&path, text).at("writing", &path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644))
+            .at("setting the mode of", &path)?;
+    }
+    for path in [&upper, &etc, &dir.workspace()] {
+        chown(path, Some(0), Some(0)).at("giving away", path)?;
+    }
+    Ok(())
+}
+
+/// Everything that the runtime reads.
+fn prepare(
+    host: &Host,
+    ctx: &EffectContext,
+    spec: &ComputeSpec,
+    base: u32,
+) -> Result<Mounted, LocalError> {
+    let native = ctx.key.native_name();
+    let dir = host.layout.sandbox(ctx.sandbox());
+    let lower = image::root(&host.layout, &spec.image)?;
+    let mounted = Mounted::make(&Plan {
+        at: host.layout.mounts_of(&native),
+        base,
+        lower: &lower,
+        root: &dir.root(),
+        workspace: &dir.workspace(),
+        attach: &dir.attach(),
+        supervisor: &host.supervisor,
+    })?;
+    let config = Bundle {
+        ctx,
+        spec,
+        mounted: &mounted,
+        base,
+        gateway: &host.config.gateway_id,
+        cgroup: &host.cgroups.path(&native),
+        default_pids: host.config.default_pids,
+        open_files: host.open_files,
+        init_args: host.config.init_args.as_deref(),
+    }
+    .config();
+    let path: PathBuf = dir.bundle().join("config.json");
+    write_config(&path, &config)?;
+    Ok(mounted)
+}
+
+fn write_config(path: &Path, config: &serde_json::Value) -> Result<(), LocalError> {
+    let bytes = serde_json::to_vec(config)
+        .map_err(std::io::Error::from)
+        .at("writing", path)?;
+    fs::write(path, bytes).at("writing", path)
+}

@@ -1,0 +1,85 @@
+//! `delete` and the removal of debts: nothing is left, in this order: processes, storage, and only
+//! then the range of ids. Nothing here needs space on the disk.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use overwinter_driver::{Compute, Debt, DebtKind, DriverError, EffectContext, Effected};
+use overwinter_lifecycle::ids::SandboxId;
+
+use super::effected;
+use crate::driver::{Shared, blocking};
+use crate::error::{At, LocalError, ignore_missing};
+use crate::teardown;
+
+/// For the processes that a debt names.
+const DEBT_WITHIN: Duration = Duration::from_secs(30);
+
+impl Shared {
+    pub(crate) async fn delete(
+        self: &Arc<Self>,
+        ctx: &EffectContext,
+    ) -> Result<Effected, DriverError> {
+        let turn = self.turn(ctx).await?;
+        turn.entry.set_live(None);
+        self.remove_storage(ctx.sandbox(), turn.until)
+            .await
+            .map_err(LocalError::unsettled)?;
+        Ok(effected(Compute::Absent))
+    }
+
+    pub(crate) async fn discard(self: &Arc<Self>, debt: &Debt) -> Result<(), DriverError> {
+        let sandbox = debt.key.sandbox;
+        let entry = self.entry(sandbox);
+        let _guard = self.guard(&entry, DEBT_WITHIN).await?;
+        match debt.kind {
+            DebtKind::Compute => {
+                let (host, native) = (Arc::clone(&self.host), debt.reference.clone());
+                if crate::host::Host::sandbox_of(&native) != Some(sandbox) || native.contains('/') {
+                    return Err(DriverError::Rejected(format!(
+                        "`{native}` names no compute of this sandbox"
+                    )));
+                }
+                blocking(move || teardown::end(&host, &native, Instant::now() + DEBT_WITHIN))
+                    .await
+                    .map_err(LocalError::unsettled)
+            }
+            DebtKind::Storage => {
+                entry.set_live(None);
+                self.remove_storage(sandbox, Instant::now() + DEBT_WITHIN)
+                    .await
+                    .map_err(LocalError::unsettled)
+            }
+            // No depth of this driver's leaves one.
+            DebtKind::Artifact => Ok(()),
+        }
+    }
+
+    /// Removes compute and storage of a sandbox, whatever there is.
+    pub(crate) async fn remove_storage(
+        self: &Arc<Self>,
+        sandbox: SandboxId,
+        until: Instant,
+    ) -> Result<(), LocalError> {
+        {
+            let _ending = self.ending.acquire().await;
+            let host = Arc::clone(&self.host);
+            blocking(move || teardown::end_others(&host, sandbox, None, until)).await?;
+        }
+        let shared = Arc::clone(self);
+        blocking(move || {
+            let host = &shared.host;
+            let dir = host.layout.sandbox(sandbox).0;
+            ignore_missing(fs::remove_dir_all(&dir)).at("removing", &dir)?;
+            host.ranges.release(sandbox)?;
+            if host.sandboxes().is_empty()
+                && let Ok(_nothing_starts) = shared.starting.try_write()
+            {
+                host.prune();
+            }
+            Ok(())
+        })
+        .await
+    }
+}

@@ -1,0 +1,173 @@
+//! This host as the driver uses it: its folders, control groups, runtime and ids. No sandbox's
+//! state is held here, and nothing here is async.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use overwinter_lifecycle::ids::SandboxId;
+use rustix::process::{Resource, geteuid, getrlimit};
+
+use crate::cgroup::Cgroups;
+use crate::compute::{ComputeRecord, Look};
+use crate::config::LocalConfig;
+use crate::error::{At, LocalError, OpenError};
+use crate::layout::{Layout, SandboxDir};
+use crate::quota::Quota;
+use crate::ranges::Ranges;
+use crate::runtime::Runtime;
+use crate::{image, mounts, supervisors};
+
+pub(crate) struct Host {
+    pub(crate) config: LocalConfig,
+    pub(crate) layout: Layout,
+    pub(crate) cgroups: Cgroups,
+    pub(crate) ranges: Ranges,
+    pub(crate) runtime: Runtime,
+    pub(crate) quota: Option<Quota>,
+    /// The folder of the supervisor that new computes get.
+    pub(crate) supervisor: PathBuf,
+    pub(crate) boot_id: String,
+    /// The most open files that a sandbox can have.
+    pub(crate) open_files: u64,
+}
+
+impl Host {
+    pub(crate) fn open(config: LocalConfig) -> Result<Self, OpenError> {
+        let uid = geteuid();
+        if !uid.is_root() {
+            return Err(OpenError::NotRoot { uid: uid.as_raw() });
+        }
+        let id = &config.gateway_id;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if id.is_empty() || id.len() > 128 || id.starts_with('.') || !id.chars().all(plain) {
+            return Err(OpenError::GatewayId(id.clone()));
+        }
+        folder(&config.state_dir, 0o711)?;
+        let state = fs::canonicalize(&config.state_dir).at("resolving", &config.state_dir)?;
+        let layout = Layout::new(state);
+        for path in [
+            layout.images(),
+            layout.images_by_digest(),
+            layout.supervisors(),
+            layout.ranges(),
+            layout.runtime_root(),
+            layout.sandboxes(),
+        ] {
+            folder(&path, 0o700)?;
+        }
+        folder(&layout.mounts, 0o711)?;
+        let runtime = Runtime::find(
+            &config.runtime,
+            layout.runtime_root(),
+            config.runtime_concurrency,
+        )?;
+        let cgroups = Cgroups::find(&config.gateway_id).ok_or(OpenError::NoFreezer)?;
+        if !config.supervisor.is_file() {
+            return Err(OpenError::NoSupervisor {
+                path: config.supervisor.clone(),
+            });
+        }
+        image::sweep(&layout)?;
+        let supervisor = supervisors::keep(&layout.supervisors(), &config.supervisor)?;
+        supervisors::sweep(
+            &layout.supervisors(),
+            &named_supervisors(&layout, &supervisor)?,
+        )?;
+        mounts::isolate(&layout.mounts)?;
+        let boot = Path::new("/proc/sys/kernel/random/boot_id");
+        Ok(Self {
+            ranges: Ranges::open(layout.ranges(), config.uid_base, config.uid_count)?,
+            quota: Quota::find(&layout.sandboxes()),
+            boot_id: fs::read_to_string(boot)
+                .at("reading", boot)?
+                .trim()
+                .to_owned(),
+            open_files: getrlimit(Resource::Nofile)
+                .maximum
+                .unwrap_or(1 << 20)
+                .min(1 << 20),
+            config,
+            layout,
+            cgroups,
+            runtime,
+            supervisor,
+        })
+    }
+
+    pub(crate) fn look(&self, sandbox: SandboxId) -> Result<Look, LocalError> {
+        Look::at(&self.layout, &self.cgroups, &self.boot_id, sandbox)
+    }
+
+    /// Whether a sandbox's storage is there.
+    pub(crate) fn has_storage(&self, sandbox: SandboxId) -> bool {
+        let dir = self.layout.sandbox(sandbox);
+        dir.workspace().is_dir() && dir.root().is_dir()
+    }
+
+    /// Every native name of this gateway's that has left something outside its sandbox's folder.
+    pub(crate) fn natives(&self) -> BTreeSet<String> {
+        let mut natives = self.cgroups.own();
+        natives.extend(names(&self.layout.runtime_root()));
+        natives.extend(names(&self.layout.mounts));
+        natives
+    }
+
+    /// Whose compute a native name is of.
+    pub(crate) fn sandbox_of(native: &str) -> Option<SandboxId> {
+        native.get(..32)?.parse().ok()
+    }
+
+    /// Every sandbox that has a folder.
+    pub(crate) fn sandboxes(&self) -> Vec<SandboxId> {
+        names(&self.layout.sandboxes())
+            .iter()
+            .filter_map(|name| name.parse().ok())
+            .collect()
+    }
+
+    /// Removes what belongs to no sandbox, once there is none. While nothing is being started.
+    pub(crate) fn prune(&self) {
+        self.cgroups.prune();
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.prune();
+        mounts::release(&self.layout.mounts);
+    }
+}
+
+fn named_supervisors(layout: &Layout, current: &Path) -> Result<Vec<PathBuf>, LocalError> {
+    let mut named = vec![current.to_owned()];
+    for name in names(&layout.sandboxes()) {
+        if let Some(record) = ComputeRecord::read(&SandboxDir(layout.sandboxes().join(name)))? {
+            named.push(record.supervisor);
+        }
+    }
+    Ok(named)
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    fs::read_dir(folder).map_or_else(
+        |_| Vec::new(),
+        |entries| {
+            entries
+                .flatten()
+                .filter_map(|entry| entry.file_name().into_string().ok())
+                .collect()
+        },
+    )
+}
+
+/// Makes a folder, and those above it, and sets its mode whatever the umask.
+pub(crate) fn folder(path: &Path, mode: u32) -> Result<(), LocalError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(path)
+        .at("making", path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).at("setting the mode of", path)
+}

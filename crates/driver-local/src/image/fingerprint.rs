@@ -1,0 +1,71 @@
+//! Whether a folder is still the one that was pinned, at the cost of a few hundred lstat(2).
+//!
+//! It covers the folder itself and two levels below: who replaces an image, or installs into it,
+//! changes those. A change deep inside a shared lower layer is the user's own doing and not seen.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Metadata};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use crate::error::{At, LocalError};
+use crate::layout::hex;
+use crate::userns::SUPERVISOR_ID;
+
+const LEVELS: u32 = 2;
+
+pub(super) fn of(image: &str, folder: &Path) -> Result<String, LocalError> {
+    let mut hash = Sha256::new();
+    hash.update(folder.as_os_str().as_bytes());
+    let meta = fs::symlink_metadata(folder).at("looking at", folder)?;
+    add(&mut hash, &meta);
+    walk(image, folder, LEVELS, &mut hash)?;
+    Ok(hex(&hash.finalize()))
+}
+
+fn walk(image: &str, folder: &Path, levels: u32, hash: &mut Sha256) -> Result<(), LocalError> {
+    let mut entries = BTreeMap::new();
+    for entry in fs::read_dir(folder).at("reading", folder)? {
+        let entry = entry.at("reading", folder)?;
+        let meta = entry.metadata().at("looking at", &entry.path())?;
+        entries.insert(entry.file_name(), meta);
+    }
+    for (name, meta) in entries {
+        if meta.is_file() && meta.uid() == SUPERVISOR_ID && meta.mode() & 0o4000 != 0 {
+            return Err(LocalError::Image {
+                image: image.to_owned(),
+                message: format!(
+                    "{} would run as user {SUPERVISOR_ID}, which is the supervisor's own",
+                    folder.join(&name).display()
+                ),
+            });
+        }
+        hash.update(name.as_bytes());
+        hash.update([0]);
+        add(hash, &meta);
+        if meta.is_dir() && levels > 1 {
+            walk(image, &folder.join(&name), levels - 1, hash)?;
+        }
+    }
+    Ok(())
+}
+
+fn add(hash: &mut Sha256, meta: &Metadata) {
+    for number in [
+        meta.dev(),
+        meta.ino(),
+        u64::from(meta.mode()),
+        u64::from(meta.uid()),
+        u64::from(meta.gid()),
+        meta.size(),
+        meta.mtime().cast_unsigned(),
+        meta.mtime_nsec().cast_unsigned(),
+        meta.ctime().cast_unsigned(),
+        meta.ctime_nsec().cast_unsigned(),
+    ] {
+        hash.update(number.to_le_bytes());
+    }
+}

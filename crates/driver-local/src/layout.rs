@@ -1,0 +1,125 @@
+//! Where everything lies.
+//!
+//! ```text
+//! <state>/                       0711 root
+//!   images/<name>                what the user put there
+//!   images/by-digest/<sha256>/   extracted tars
+//!   supervisors/<sha256>/        one binary each, kept while compute names it
+//!   ranges/<index>               a file a user-id range, holding the sandbox's id
+//!   runc/<native name>/          the runtime's own state (--root)
+//!   sandboxes/<id>/              0700
+//!     lock                       flock over every effect
+//!     compute.json               the compute of the newest create or start
+//!     root/{upper,work}          the root layer
+//!     workspace/
+//!     attach/{attach,gateway.sock}
+//!     bundle/{config.json,runtime.log,console.log}
+//! <mounts>/<native name>/        only while the runtime starts it
+//! ```
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use overwinter_lifecycle::ids::SandboxId;
+use sha2::{Digest, Sha256};
+
+/// The folders of one driver.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub(crate) state: PathBuf,
+    pub(crate) mounts: PathBuf,
+}
+
+impl Layout {
+    /// `state` is absolute and exists.
+    pub(crate) fn new(state: PathBuf) -> Self {
+        let mounts = if may_hold_mounts(&state) {
+            state.join("mnt")
+        } else {
+            let hash = hex(&Sha256::digest(state.as_os_str().as_encoded_bytes()));
+            Path::new("/run/overwinter/mnt").join(&hash[..16])
+        };
+        Self { state, mounts }
+    }
+
+    pub(crate) fn images(&self) -> PathBuf {
+        self.state.join("images")
+    }
+
+    pub(crate) fn images_by_digest(&self) -> PathBuf {
+        self.images().join("by-digest")
+    }
+
+    pub(crate) fn supervisors(&self) -> PathBuf {
+        self.state.join("supervisors")
+    }
+
+    pub(crate) fn ranges(&self) -> PathBuf {
+        self.state.join("ranges")
+    }
+
+    pub(crate) fn runtime_root(&self) -> PathBuf {
+        self.state.join("runc")
+    }
+
+    pub(crate) fn sandboxes(&self) -> PathBuf {
+        self.state.join("sandboxes")
+    }
+
+    pub(crate) fn sandbox(&self, id: SandboxId) -> SandboxDir {
+        SandboxDir(self.sandboxes().join(id.to_string()))
+    }
+
+    pub(crate) fn mounts_of(&self, native: &str) -> PathBuf {
+        self.mounts.join(native)
+    }
+}
+
+/// The folder of one sandbox.
+#[derive(Clone, Debug)]
+pub(crate) struct SandboxDir(pub(crate) PathBuf);
+
+impl SandboxDir {
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.0.join("lock")
+    }
+    pub(crate) fn compute(&self) -> PathBuf {
+        self.0.join("compute.json")
+    }
+    pub(crate) fn root(&self) -> PathBuf {
+        self.0.join("root")
+    }
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.0.join("workspace")
+    }
+    pub(crate) fn attach(&self) -> PathBuf {
+        self.0.join("attach")
+    }
+    pub(crate) fn bundle(&self) -> PathBuf {
+        self.0.join("bundle")
+    }
+}
+
+/// The runtime's child walks to its root as an unprivileged user, so every folder above must let
+/// others through; and overlay's options have signs of their own.
+fn may_hold_mounts(state: &Path) -> bool {
+    let plain = state
+        .to_str()
+        .is_some_and(|text| text.len() < 1024 && !text.contains([',', ':', '\\', '"']));
+    plain
+        && state
+            .ancestors()
+            .skip(1)
+            .all(|above| above.metadata().is_ok_and(|meta| meta.mode() & 0o001 != 0))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            for nibble in [byte >> 4, byte & 15] {
+                text.push(char::from_digit(u32::from(nibble), 16).unwrap_or('0'));
+            }
+            text
+        })
+}

@@ -1,0 +1,76 @@
+//! Live computes of this process's time: the socket of each and who is told of its end.
+
+use std::sync::{Mutex, PoisonError};
+
+use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use overwinter_driver::Changed;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::task::JoinHandle;
+
+use crate::attach::Door;
+
+/// Who wants to know of changes. Nothing is lost while one listens slowly.
+#[derive(Default)]
+pub(crate) struct Watchers(Mutex<Vec<UnboundedSender<Changed>>>);
+
+impl Watchers {
+    pub(crate) fn add(&self) -> UnboundedReceiver<Changed> {
+        let (sender, receiver) = unbounded();
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(sender);
+        receiver
+    }
+
+    fn tell(&self, changed: Changed) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|sender| sender.unbounded_send(changed).is_ok());
+    }
+}
+
+/// A compute that is watched. Dropped when it has ended or another takes its place.
+pub(crate) struct Live {
+    /// Its native name.
+    pub(crate) native: String,
+    /// Closed while it is frozen.
+    pub(crate) door: Option<Door>,
+    watching: JoinHandle<()>,
+}
+
+impl Live {
+    /// Within a runtime: a task waits for the end of PID 1.
+    pub(crate) fn watch(
+        native: String,
+        pidfd: OwnedFd,
+        changed: Changed,
+        watchers: Arc<Watchers>,
+    ) -> Self {
+        let watching = tokio::spawn(async move {
+            // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives.
+            let pidfd = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) };
+            // The kernel refuses only what no pidfd is.
+            if let Ok(pidfd) = pidfd
+                && pidfd.readable().await.is_ok()
+            {
+                watchers.tell(changed);
+            }
+        });
+        Self {
+            native,
+            door: None,
+            watching,
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}

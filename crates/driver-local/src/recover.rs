@@ -1,0 +1,89 @@
+//! Looking, and finding one's own again after a restart of the gateway.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use overwinter_driver::{DriverError, Observation};
+use overwinter_lifecycle::ids::SandboxId;
+use overwinter_lifecycle::steps::Observed;
+
+use crate::cgroup::Freezer;
+use crate::compute::Look;
+use crate::driver::{Shared, blocking};
+use crate::error::LocalError;
+use crate::host::Host;
+use crate::lock::SandboxLock;
+use crate::teardown;
+
+/// To end what a half-done effect left.
+const CLEAR_WITHIN: Duration = Duration::from_secs(15);
+
+pub(crate) fn observe(
+    host: &Host,
+    sandbox: SandboxId,
+    busy: bool,
+) -> Result<Observation, LocalError> {
+    let dir = host.layout.sandbox(sandbox);
+    // An effect is under way: ours, or a subprocess of an earlier gateway.
+    let busy = busy || (dir.0.is_dir() && SandboxLock::try_take(&dir.lock())?.is_none());
+    let observed = if busy {
+        Observed::InTransition
+    } else {
+        host.look(sandbox)?.observed()
+    };
+    Ok(Observation {
+        observed,
+        boot_id: host.boot_id.clone(),
+        storage: host.has_storage(sandbox),
+    })
+}
+
+impl Shared {
+    /// Takes the lock, by force past `patience`; then clears away all that is not live compute, and
+    /// opens the socket of what is.
+    pub(crate) async fn recover(
+        self: &Arc<Self>,
+        sandbox: SandboxId,
+        patience: Duration,
+    ) -> Result<(), DriverError> {
+        let entry = self.entry(sandbox);
+        let _guard = self.guard(&entry, patience).await?;
+        let host = Arc::clone(&self.host);
+        let dir = host.layout.sandbox(sandbox);
+        let (lock, look) = blocking(move || {
+            let lock = if dir.0.is_dir() {
+                Some(SandboxLock::seize(&dir.lock(), patience)?)
+            } else {
+                None
+            };
+            let look = host.look(sandbox)?;
+            let keep = match &look {
+                Look::Running(running) => Some(running.record.native.as_str()),
+                Look::Nothing | Look::Remains(_) => None,
+            };
+            teardown::end_others(&host, sandbox, keep, Instant::now() + CLEAR_WITHIN)?;
+            match &look {
+                Look::Running(running) => {
+                    // Mounts of a start that was cut short; the compute has its own.
+                    crate::mounts::detach(&host.layout.mounts_of(&running.record.native))?;
+                }
+                Look::Nothing | Look::Remains(_) => teardown::forget(&host, sandbox)?,
+            }
+            Ok((lock, look))
+        })
+        .await
+        .map_err(LocalError::unsettled)?;
+        match look {
+            Look::Running(running) if running.freezer == Freezer::Frozen => {
+                let live = self.watch_of(sandbox, running);
+                entry.set_live(Some(live));
+            }
+            Look::Running(running) => self
+                .open_door(&entry, sandbox, running)
+                .map_err(LocalError::unsettled)?,
+            Look::Nothing | Look::Remains(_) => entry.set_live(None),
+        }
+        drop(lock);
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! Ending a compute and removing all of it but the storage.
+//!
+//! The runtime is not asked: its `delete` is a process to spawn, and of a container that it was
+//! killed in the middle of making it leaves the control groups behind. What it has put down is known.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use overwinter_lifecycle::ids::SandboxId;
+
+use crate::compute::RuntimeState;
+use crate::error::{At, LocalError, ignore_missing};
+use crate::host::Host;
+use crate::mounts;
+use crate::process;
+
+/// Ends the compute `native`, whatever there is of it. Idempotent; nothing there is fine.
+///
+/// On an error something of it may be left, and the next call goes on from there.
+pub(crate) fn end(host: &Host, native: &str, until: Instant) -> Result<(), LocalError> {
+    end_processes(host, native, until)?;
+    host.cgroups.remove(native, until)?;
+    mounts::detach(&host.layout.mounts_of(native))?;
+    let state = host.layout.runtime_root().join(native);
+    ignore_missing(fs::remove_dir_all(&state)).at("removing", &state)
+}
+
+fn end_processes(host: &Host, native: &str, until: Instant) -> Result<(), LocalError> {
+    // PID 1 first: with it the kernel ends everything in its namespace at once.
+    let first = RuntimeState::read(&host.layout.runtime_root(), native)?
+        .and_then(|state| process::open(state.identity()));
+    if let Some(pidfd) = &first {
+        process::kill(pidfd);
+        // Frozen on v1, it dies only when it is thawed. No code of its runs: the signal comes first.
+        host.cgroups.thaw(native)?;
+        process::wait(pidfd, until);
+    }
+    loop {
+        let pids = host.cgroups.pids(native)?;
+        if pids.is_empty() {
+            return Ok(());
+        }
+        // What is in the group and not in PID 1's namespace: a runtime's own child.
+        host.cgroups.kill(native).at("killing", Path::new(native))?;
+        let killed: Vec<_> = pids
+            .iter()
+            .filter_map(|pid| process::open_pid(*pid))
+            .collect();
+        // The descriptors are of whoever had the numbers now; still in the group means still ours.
+        let still = host.cgroups.pids(native)?;
+        if pids.is_subset(&still) {
+            killed.iter().for_each(process::kill);
+        }
+        host.cgroups.thaw(native)?;
+        for pidfd in &killed {
+            process::wait(
+                pidfd,
+                until.min(Instant::now() + Duration::from_millis(100)),
+            );
+        }
+        if Instant::now() >= until {
+            return Err(LocalError::StillThere {
+                left: host.cgroups.pids(native)?.len(),
+            });
+        }
+    }
+}
+
+/// Ends every compute of a sandbox but `keep`: also those that no record names any more.
+pub(crate) fn end_others(
+    host: &Host,
+    sandbox: SandboxId,
+    keep: Option<&str>,
+    until: Instant,
+) -> Result<(), LocalError> {
+    for native in host.natives() {
+        if Host::sandbox_of(&native) == Some(sandbox) && keep != Some(native.as_str()) {
+            end(host, &native, until)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the note of a compute that has ended.
+pub(crate) fn forget(host: &Host, sandbox: SandboxId) -> Result<(), LocalError> {
+    let dir = host.layout.sandbox(sandbox);
+    let bundle = dir.bundle();
+    ignore_missing(fs::remove_dir_all(&bundle)).at("removing", &bundle)?;
+    let note = dir.compute();
+    ignore_missing(fs::remove_file(&note)).at("removing", &note)
+}

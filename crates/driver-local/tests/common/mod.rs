@@ -1,0 +1,264 @@
+//! A driver on this host with an image of busybox, and what the gateway would be to it.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use overwinter_driver::attach::{AttachProof, AttachRefused, Io};
+use overwinter_driver::ledger::{LedgerUnavailable, Receipt};
+use overwinter_driver::{
+    Agent, AttachPort, ComputeSpec, Credentials, Driver, EffectContext, Ledger, Observed, Peer,
+    PinnedImage, Token,
+};
+use overwinter_driver_local::{LocalConfig, LocalDriver};
+use overwinter_lifecycle::config::Resources;
+use overwinter_lifecycle::ids::{EffectKey, Fence, Incarnation, SandboxId, Serial};
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+pub type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Why the tests of a real host cannot run here; None: they can. Loud, so that a run that has
+/// tested nothing does not look like one that has.
+pub fn cannot_run() -> Option<&'static str> {
+    let why = if !rustix_is_root() {
+        Some("needs root")
+    } else if !Path::new(BUSYBOX).exists() {
+        Some("needs /bin/busybox (Debian: busybox-static)")
+    } else if !["/usr/sbin/runc", "/usr/bin/runc", "/usr/local/sbin/runc"]
+        .iter()
+        .any(|path| Path::new(path).exists())
+    {
+        Some("needs runc")
+    } else {
+        None
+    };
+    if let Some(why) = why {
+        assert!(
+            std::env::var_os("OVERWINTER_REQUIRE_LOCAL").is_none(),
+            "OVERWINTER_REQUIRE_LOCAL is set, and this test {why}"
+        );
+        eprintln!("SKIPPED: {why}");
+    }
+    why
+}
+
+fn rustix_is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0)
+}
+
+pub const BUSYBOX: &str = "/bin/busybox";
+
+#[derive(Default)]
+pub struct Receipts(Mutex<HashMap<SandboxId, Receipt>>);
+
+impl Receipts {
+    pub fn record(&self, key: EffectKey) {
+        let receipt = Receipt {
+            key,
+            kind: "test".to_owned(),
+            outcome: None,
+        };
+        self.0.lock().unwrap().insert(key.sandbox, receipt);
+    }
+}
+
+#[async_trait]
+impl Ledger for Receipts {
+    async fn newest(&self, sandbox: SandboxId) -> Result<Option<Receipt>, LedgerUnavailable> {
+        Ok(self.0.lock().unwrap().get(&sandbox).cloned())
+    }
+}
+
+pub type Connection = (SandboxId, Box<dyn Io>, Peer);
+
+pub struct Port(mpsc::UnboundedSender<Connection>);
+
+impl AttachPort for Port {
+    fn connection(&self, sandbox: SandboxId, io: Box<dyn Io>, peer: Peer) {
+        let _ = self.0.send((sandbox, io, peer));
+    }
+
+    fn agent(&self, _: SandboxId, _: &AttachProof, _: Arc<dyn Agent>) -> Result<(), AttachRefused> {
+        Err(AttachRefused::NoSuchSandbox)
+    }
+}
+
+/// A gateway's worth of driver. `driver` may be replaced: that is a restart.
+pub struct Bed {
+    pub folder: tempfile::TempDir,
+    pub driver: Arc<LocalDriver>,
+    pub receipts: Arc<Receipts>,
+    pub connections: mpsc::UnboundedReceiver<Connection>,
+    pub config: LocalConfig,
+    pub image: PinnedImage,
+}
+
+impl Bed {
+    /// PID 1 is `init`, run by the image's shell.
+    pub async fn new(init: &str) -> Result<Self, Box<dyn std::error::Error>> {
+        let folder = tempfile::Builder::new().prefix("ow-local-").tempdir()?;
+        // The runtime's child, an ordinary user, walks through.
+        fs::set_permissions(
+            folder.path(),
+            std::os::unix::fs::PermissionsExt::from_mode(0o755),
+        )?;
+        busybox_image(&folder.path().join("image"))?;
+        let gateway = format!("test-{}", Uuid::now_v7().simple());
+        let mut config =
+            LocalConfig::new(folder.path().join("state"), PathBuf::from(BUSYBOX), gateway);
+        config.init_args = Some(["/bin/sh", "-c", init].map(str::to_owned).to_vec());
+        let (driver, receipts, connections) = open(&config, Arc::default())?;
+        let image = driver
+            .pin(&format!("file:{}", folder.path().join("image").display()))
+            .await?;
+        Ok(Self {
+            folder,
+            driver,
+            receipts,
+            connections,
+            config,
+            image,
+        })
+    }
+
+    /// Another gateway process finds what this one left.
+    pub fn restart(&mut self) -> Outcome {
+        let (driver, _, connections) = open(&self.config, Arc::clone(&self.receipts))?;
+        (self.driver, self.connections) = (driver, connections);
+        Ok(())
+    }
+
+    pub fn spec(&self) -> ComputeSpec {
+        ComputeSpec {
+            name: "winter".to_owned(),
+            image: self.image.clone(),
+            resources: Resources {
+                memory_bytes: 256 << 20,
+                cpu_millis: 1000,
+                ..Resources::default()
+            },
+            network: "none".to_owned(),
+        }
+    }
+
+    /// The next effect on `sandbox`, its receipt written.
+    pub fn effect(&self, sandbox: SandboxId, fence: u64, incarnation: u64) -> EffectContext {
+        let key = EffectKey {
+            sandbox,
+            fence: Fence(fence),
+            serial: Serial(1),
+        };
+        self.receipts.record(key);
+        EffectContext {
+            key,
+            incarnation: Incarnation(incarnation),
+            deadline: Duration::from_secs(20),
+        }
+    }
+
+    pub async fn observed(
+        &self,
+        sandbox: SandboxId,
+    ) -> Result<Observed, Box<dyn std::error::Error>> {
+        Ok(self.driver.observe(sandbox).await?.observed)
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.config.state_dir.clone()
+    }
+
+    pub fn sandbox_dir(&self, sandbox: SandboxId) -> PathBuf {
+        self.state().join("sandboxes").join(sandbox.to_string())
+    }
+
+    /// What is left on the host of this gateway: mounts, control groups, folders.
+    pub fn left(&self) -> Vec<String> {
+        let state = self.state().canonicalize().unwrap_or_else(|_| self.state());
+        let state = state.display().to_string();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mut left: Vec<String> = mounts
+            .lines()
+            .filter(|line| line.contains(&state) && !line.contains(&format!(" {state}/mnt ")))
+            .map(str::to_owned)
+            .collect();
+        for root in fs::read_dir("/sys/fs/cgroup")
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let group = root.path().join("overwinter").join(&self.config.gateway_id);
+            if group.exists() {
+                left.push(group.display().to_string());
+            }
+        }
+        for folder in ["sandboxes", "ranges", "runc", "mnt"] {
+            for entry in fs::read_dir(self.state().join(folder))
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
+                left.push(entry.path().display().to_string());
+            }
+        }
+        left
+    }
+}
+
+type Opened = (
+    Arc<LocalDriver>,
+    Arc<Receipts>,
+    mpsc::UnboundedReceiver<Connection>,
+);
+
+fn open(
+    config: &LocalConfig,
+    receipts: Arc<Receipts>,
+) -> Result<Opened, Box<dyn std::error::Error>> {
+    let (sender, connections) = mpsc::unbounded_channel();
+    let ledger: Arc<dyn Ledger> = Arc::clone(&receipts) as _;
+    let driver = LocalDriver::open(config.clone(), Arc::new(Port(sender)), ledger)?;
+    Ok((driver, receipts, connections))
+}
+
+pub fn sandbox() -> SandboxId {
+    SandboxId(Uuid::now_v7())
+}
+
+pub fn credentials(sandbox: SandboxId, incarnation: u64) -> Credentials {
+    Credentials {
+        sandbox,
+        incarnation: Incarnation(incarnation),
+        token: Token(format!("token-{incarnation}")),
+    }
+}
+
+/// Waits for what another process does to a file; there is no event that crosses to a test.
+pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Outcome {
+    for _ in 0..400 {
+        if is_so() {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    Err(format!("not within 10 s: {what}").into())
+}
+
+/// A root with busybox and the links to it.
+pub fn busybox_image(root: &Path) -> Outcome {
+    for folder in ["bin", "tmp", "etc", "home"] {
+        fs::create_dir_all(root.join(folder))?;
+    }
+    fs::copy(BUSYBOX, root.join("bin/busybox"))?;
+    for applet in [
+        "sh", "cat", "sleep", "touch", "mkdir", "rm", "id", "echo", "stat",
+    ] {
+        symlink("busybox", root.join("bin").join(applet))?;
+    }
+    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\n")?;
+    Ok(())
+}
