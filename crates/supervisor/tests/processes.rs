@@ -298,7 +298,8 @@ async fn a_signal_reaches_the_whole_group() {
     let mut exec = Exec::start(
         &session.client,
         "p1",
-        shell("trap 'wait; echo parent; exit 9' TERM; (trap 'echo child' TERM; sleep 20 & echo ready; wait) & wait"),
+        shell("trap 'wait; echo parent; exit 9' TERM; \
+             sh -c 'trap \"echo child; exit\" TERM; echo ready; while :; do sleep 0.05; done' & wait"),
     )
     .await;
     exec.until_stdout("ready").await;
