@@ -5,9 +5,11 @@
 //! |---|---|
 //! | [`clock`] | time, injected |
 //! | [`fault`] | what may go wrong at a call, and the plans that say when it does |
+//! | [`conformance`] | what every driver must do |
 //! | [`sim`] | the backend in memory, its driver and its agent |
 
 pub mod clock;
+pub mod conformance;
 pub mod fault;
 pub mod sim;
 

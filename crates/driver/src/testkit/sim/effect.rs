@@ -256,11 +256,11 @@ impl Hand<'_> {
     }
 
     fn with_credentials(&self, guest: &Arc<Guest>, credentials: &Credentials) -> Applied {
-        guest.give(credentials, self.world.config.seed);
+        let presents = guest.give(credentials, self.world.config.seed);
         guest.storage.tree().generation = credentials.incarnation;
         Applied {
             effected: self.now(Vec::new()),
-            present: Some(guest.clone()),
+            present: presents.then(|| guest.clone()),
         }
     }
 

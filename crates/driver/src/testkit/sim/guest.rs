@@ -179,8 +179,9 @@ impl Guest {
 
     // Its agent's authority.
 
-    /// New credentials, where only the agent reads them.
-    pub(super) fn give(&self, credentials: &Credentials, seed: u64) {
+    /// Credentials, where only the agent reads them. Answers whether it has to present itself:
+    /// they are new, or it is not attached.
+    pub(super) fn give(&self, credentials: &Credentials, seed: u64) -> bool {
         let mut inside = self.inside();
         inside.detached = false;
         inside.generation = credentials.incarnation;
@@ -188,7 +189,7 @@ impl Guest {
             && proof.token == credentials.token
         {
             proof.incarnation = credentials.incarnation;
-            return;
+            return inside.connection.as_ref().is_none_or(|it| it.is_closed());
         }
         let id = self.sandbox.0.as_u128();
         let token: Vec<u64> = credentials.token.0.bytes().map(u64::from).collect();
@@ -213,6 +214,7 @@ impl Guest {
             secret,
             previous_secret: inside.accepted,
         });
+        true
     }
 
     pub(super) fn proof(&self) -> Option<AttachProof> {
