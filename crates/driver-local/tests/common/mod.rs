@@ -1,5 +1,7 @@
 //! A driver on this host with an image of busybox, and what the gateway would be to it.
 
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -78,6 +80,12 @@ pub type Connection = (SandboxId, Box<dyn Io>, Peer);
 
 pub struct Port(mpsc::UnboundedSender<Connection>);
 
+impl Port {
+    pub fn new(sender: mpsc::UnboundedSender<Connection>) -> Self {
+        Self(sender)
+    }
+}
+
 impl AttachPort for Port {
     fn connection(&self, sandbox: SandboxId, io: Box<dyn Io>, peer: Peer) {
         let _ = self.0.send((sandbox, io, peer));
@@ -90,12 +98,13 @@ impl AttachPort for Port {
 
 /// A gateway's worth of driver. `driver` may be replaced: that is a restart.
 pub struct Bed {
-    pub folder: tempfile::TempDir,
     pub driver: Arc<LocalDriver>,
     pub receipts: Arc<Receipts>,
     pub connections: mpsc::UnboundedReceiver<Connection>,
     pub config: LocalConfig,
     pub image: PinnedImage,
+    /// Last: what the driver has mounted in it goes first.
+    pub folder: tempfile::TempDir,
 }
 
 impl Bed {
@@ -117,17 +126,23 @@ impl Bed {
             .pin(&format!("file:{}", folder.path().join("image").display()))
             .await?;
         Ok(Self {
-            folder,
             driver,
             receipts,
             connections,
             config,
             image,
+            folder,
         })
     }
 
-    /// Another gateway process finds what this one left.
+    /// Another gateway process finds what this one left: nothing of it is tidied up first.
     pub fn restart(&mut self) -> Outcome {
+        std::mem::forget(Arc::clone(&self.driver));
+        self.reopen()
+    }
+
+    /// As after an orderly end.
+    pub fn reopen(&mut self) -> Outcome {
         let (driver, _, connections) = open(&self.config, Arc::clone(&self.receipts))?;
         (self.driver, self.connections) = (driver, connections);
         Ok(())
@@ -246,6 +261,22 @@ pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Outcome {
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
     Err(format!("not within 10 s: {what}").into())
+}
+
+/// The static supervisor, where it has been built: what `make supervisor` makes.
+pub fn supervisor() -> Option<PathBuf> {
+    let target = std::env::current_exe().ok()?.ancestors().nth(3)?.to_owned();
+    let built = [
+        std::env::var_os("OVERWINTER_SUPERVISOR").map(PathBuf::from),
+        Some(target.join("supervisor/overwinter-supervisor")),
+    ];
+    let found = built.into_iter().flatten().find(|path| path.is_file());
+    if found.is_none() {
+        eprintln!(
+            "SKIPPED: needs the static supervisor (make supervisor, or OVERWINTER_SUPERVISOR)"
+        );
+    }
+    found
 }
 
 /// A root with busybox and the links to it.
