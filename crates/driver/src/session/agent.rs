@@ -13,8 +13,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use overwinter_api::supervisor as wire;
 use tokio::io::AsyncWriteExt as _;
 use tokio::task::AbortHandle;
+use wire::__buffa::oneof::read_file_response;
 use wire::__buffa::view;
 
+use super::download::{Aside, DownloadBody, Downloading};
 use super::error::from_wire;
 use super::handshake::SWITCHING;
 use super::link::{Link, LinkIo};
@@ -136,7 +138,7 @@ macro_rules! messages {
 }
 
 struct Download {
-    stream: ServerStream<Incoming, view::ReadFileResponseView<'static>>,
+    stream: ServerStream<DownloadBody, view::ReadFileResponseView<'static>>,
     transport: Transport,
 }
 
@@ -217,13 +219,26 @@ impl Agent for SupervisorAgent {
         &self,
         request: wire::ReadFileRequest,
     ) -> AgentResult<AgentStream<wire::ReadFileResponse>> {
-        let stream = self.client.read_file(request).await;
+        let aside = Aside::default();
+        let transport = Downloading {
+            transport: self.transport.clone(),
+            aside: aside.clone(),
+        };
+        let stream = Client::new(transport, config()).read_file(request).await;
         let state = Download {
             stream: stream.map_err(|e| self.error(e))?,
             transport: self.transport.clone(),
         };
-        // The data of each message is a slice of what was received.
-        Ok(messages!(state, stream))
+        let messages = messages!(state, stream);
+        Ok(messages
+            .map(move |message| {
+                let mut message: wire::ReadFileResponse = message?;
+                if message.message.is_none() {
+                    message.message = aside.pop().map(read_file_response::Message::Data);
+                }
+                Ok(message)
+            })
+            .boxed())
     }
 
     async fn write_file(
