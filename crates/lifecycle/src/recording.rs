@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::begin::{Begun, begin};
 use crate::capacity::{Limits, Usage};
-use crate::ids::{EffectKey, Fence, Millis, OperationId};
+use crate::ids::{EffectKey, Fence, Incarnation, Millis, OperationId};
 use crate::operation::{Achieved, EffectKind, Intent, Operation, Outcome, Step, Stopping, Verb};
 use crate::record::{
     Compute, Debt, Desired, DriverReference, Failure, MainExit, Retained, RetainedStatus, Sandbox,
@@ -470,8 +470,18 @@ fn still_suspended(sandbox: &mut Sandbox, memory: Memory, compute: Compute, now:
 /// Compute was found gone while nothing was at work on the sandbox. Memory that was promised is
 /// `lost`; running compute promised nothing, and its sandbox is Failed with the storage intact.
 ///
-/// Returns whether the record changed: an observation of another incarnation counts for nothing.
-pub fn record_loss(sandbox: &mut Sandbox, observed: Compute, now: Millis) -> bool {
+/// `issued`: the newest incarnation when it was looked at. If another has been issued since, the
+/// observation speaks of a compute of before and counts for nothing. Returns whether the record
+/// changed.
+pub fn record_loss(
+    sandbox: &mut Sandbox,
+    observed: Compute,
+    issued: Incarnation,
+    now: Millis,
+) -> bool {
+    if sandbox.issued != issued {
+        return false;
+    }
     if sandbox.running.is_some() || sandbox.tombstone_at.is_some() || observed.may_exist() {
         return false;
     }

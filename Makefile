@@ -1,0 +1,61 @@
+# Overwinter. `make` alone lists what there is.
+#
+# CARGO_TARGET_DIR is honoured where it is set.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+CARGO_TARGET_DIR ?= $(CURDIR)/target
+export CARGO_TARGET_DIR
+PREFIX ?= /usr/local
+DEBUG := $(CARGO_TARGET_DIR)/debug
+RELEASE := $(CARGO_TARGET_DIR)/release
+SUPERVISOR := $(CARGO_TARGET_DIR)/supervisor/overwinter-supervisor
+
+.PHONY: help setup supervisor build demo test lint nextest install bench clean
+
+help:
+	@echo 'make demo      a sandbox that sleeps, wakes and survives, shown on this host'
+	@echo 'make test      format, lints and every test'
+	@echo 'make install   overwinter, ow and their companions into $(PREFIX)/bin'
+	@echo 'make bench     figures beside the bare tools'
+	@echo 'make setup     install what the above need (Debian); costs nothing when it is there'
+
+setup:
+	@scripts/setup
+
+# Static, and built alone: nothing of the gateway's features is unified into it.
+supervisor: setup
+	@scripts/build-supervisor '$(SUPERVISOR)'
+
+build: supervisor
+	cargo build --quiet -p overwinter-gateway -p overwinter-cli -p overwinter-tests --bins
+	@install -m 0755 '$(SUPERVISOR)' '$(DEBUG)/overwinter-supervisor.static'
+	@ln -sfn overwinter-supervisor.static '$(DEBUG)/overwinter-supervisor'
+
+demo: build
+	@'$(DEBUG)/overwinter-demo'
+
+lint: setup
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
+
+nextest: build
+	cargo nextest run --workspace --all-features
+
+test: lint nextest
+
+release: supervisor
+	cargo build --release -p overwinter-gateway -p overwinter-cli
+	@install -m 0755 '$(SUPERVISOR)' '$(RELEASE)/overwinter-supervisor'
+
+install: release
+	install -d '$(DESTDIR)$(PREFIX)/bin'
+	install -m 0755 '$(RELEASE)/overwinter' '$(RELEASE)/overwinter-gateway' '$(RELEASE)/overwinter-supervisor' '$(DESTDIR)$(PREFIX)/bin'
+	ln -sfn overwinter '$(DESTDIR)$(PREFIX)/bin/ow'
+
+bench: release
+	cargo build --release -p overwinter-bench
+	@'$(RELEASE)/overwinter-bench'
+
+clean:
+	cargo clean

@@ -1,0 +1,215 @@
+//! Files inside sandboxes.
+
+use buffa::MessageField;
+use connectrpc::{
+    Encodable, InboundStream, RequestContext, Response, ServiceRequest, ServiceResult,
+    ServiceStream,
+};
+use futures::StreamExt;
+use overwinter_api::{supervisor as wire, v1};
+
+use super::{Api, ApiError};
+use crate::dataplane::files::{info, path, reading, writing};
+use crate::sessions::Admission;
+
+impl Api {
+    async fn admit_file(
+        &self,
+        sandbox: Option<v1::SandboxRef>,
+        kind: &'static str,
+    ) -> Result<Admission, ApiError> {
+        self.check_admission()?;
+        let (slot, id) = self.awake(sandbox).await?;
+        Ok(self.reconciler.admit_call(slot, id, kind).await?)
+    }
+}
+
+impl v1::FileService for Api {
+    async fn read_file(
+        &self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::ReadFileRequest>,
+    ) -> ServiceResult<ServiceStream<impl Encodable<v1::ReadFileResponse> + Send + use<>>> {
+        let request = request.to_owned_message();
+        let read = wire::ReadFileRequest {
+            path: path(request.path.into_option(), "path")?,
+            offset: request.offset,
+            length: request.length,
+            user: request.user,
+        };
+        let mut admission = self
+            .admit_file(request.sandbox.into_option(), "read_file")
+            .await?;
+        let stream = admission
+            .session
+            .agent
+            .read_file(read)
+            .await
+            .map_err(ApiError::from)?;
+        admission.entered();
+        Response::ok(reading(stream, admission).boxed())
+    }
+
+    async fn write_file<'a>(
+        &'a self,
+        _ctx: RequestContext,
+        requests: InboundStream<v1::WriteFileRequest>,
+    ) -> ServiceResult<impl Encodable<v1::WriteFileResponse> + Send + use<'a>> {
+        let mut requests = requests.map(|item| item.map(|item| item.to_owned_message()));
+        let first = match requests.next().await {
+            Some(first) => first?.message,
+            None => None,
+        };
+        let Some(v1::write_file_request::Message::Start(start)) = first else {
+            return Err(ApiError::invalid("the first message is a start").into());
+        };
+        let write = wire::WriteFileStart {
+            path: path(start.path.into_option(), "path")?,
+            mode: start.mode,
+            user: start.user,
+            sync: start.sync,
+            make_parents: start.make_parents,
+        };
+        let mut admission = self
+            .admit_file(start.sandbox.into_option(), "write_file")
+            .await?;
+        let agent = admission.session.agent.clone();
+        // On its way once the connection takes its first message: what comes later comes behind it.
+        let writing = writing(write, requests);
+        let (taken, mut reached) = tokio::sync::oneshot::channel();
+        let mut taken = Some(taken);
+        let input = writing.inspect(move |_| {
+            if let Some(taken) = taken.take() {
+                // Nobody listens when the call has ended already.
+                let _ = taken.send(());
+            }
+        });
+        let write = agent.write_file(input.boxed());
+        tokio::pin!(write);
+        let answer = loop {
+            tokio::select! {
+                answer = &mut write => break answer,
+                Ok(()) = &mut reached, if !reached.is_terminated() => admission.entered(),
+            }
+        };
+        let file = MessageField::some(info(answer.map_err(ApiError::from)?));
+        Response::ok(v1::WriteFileResponse { info: file })
+    }
+
+    async fn stat_file<'a>(
+        &'a self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::StatFileRequest>,
+    ) -> ServiceResult<impl Encodable<v1::StatFileResponse> + Send + use<'a>> {
+        let request = request.to_owned_message();
+        let stat = wire::StatFileRequest {
+            path: path(request.path.into_option(), "path")?,
+            user: request.user,
+        };
+        let admission = self
+            .admit_file(request.sandbox.into_option(), "stat_file")
+            .await?;
+        let found = admission
+            .session
+            .agent
+            .stat_file(stat)
+            .await
+            .map_err(ApiError::from)?;
+        Response::ok(v1::StatFileResponse {
+            info: MessageField::some(info(found)),
+        })
+    }
+
+    async fn list_directory<'a>(
+        &'a self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::ListDirectoryRequest>,
+    ) -> ServiceResult<impl Encodable<v1::ListDirectoryResponse> + Send + use<'a>> {
+        let request = request.to_owned_message();
+        let list = wire::ListDirectoryRequest {
+            path: path(request.path.into_option(), "path")?,
+            user: request.user,
+        };
+        let admission = self
+            .admit_file(request.sandbox.into_option(), "list_directory")
+            .await?;
+        let entries = admission
+            .session
+            .agent
+            .list_directory(list)
+            .await
+            .map_err(ApiError::from)?;
+        let entries = entries.into_iter().map(info).collect();
+        Response::ok(v1::ListDirectoryResponse { entries })
+    }
+
+    async fn make_directory<'a>(
+        &'a self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::MakeDirectoryRequest>,
+    ) -> ServiceResult<impl Encodable<v1::MakeDirectoryResponse> + Send + use<'a>> {
+        let request = request.to_owned_message();
+        let make = wire::MakeDirectoryRequest {
+            path: path(request.path.into_option(), "path")?,
+            mode: request.mode,
+            parents: request.parents,
+            user: request.user,
+        };
+        let admission = self
+            .admit_file(request.sandbox.into_option(), "make_directory")
+            .await?;
+        admission
+            .session
+            .agent
+            .make_directory(make)
+            .await
+            .map_err(ApiError::from)?;
+        Response::ok(v1::MakeDirectoryResponse {})
+    }
+
+    async fn rename_file<'a>(
+        &'a self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::RenameFileRequest>,
+    ) -> ServiceResult<impl Encodable<v1::RenameFileResponse> + Send + use<'a>> {
+        let request = request.to_owned_message();
+        let rename = wire::RenameFileRequest {
+            from: path(request.from.into_option(), "from")?,
+            to: path(request.to.into_option(), "to")?,
+            user: request.user,
+        };
+        let admission = self
+            .admit_file(request.sandbox.into_option(), "rename_file")
+            .await?;
+        admission
+            .session
+            .agent
+            .rename_file(rename)
+            .await
+            .map_err(ApiError::from)?;
+        Response::ok(v1::RenameFileResponse {})
+    }
+
+    async fn remove_file<'a>(
+        &'a self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::RemoveFileRequest>,
+    ) -> ServiceResult<impl Encodable<v1::RemoveFileResponse> + Send + use<'a>> {
+        let request = request.to_owned_message();
+        let remove = wire::RemoveFileRequest {
+            path: path(request.path.into_option(), "path")?,
+            recursive: request.recursive,
+            user: request.user,
+        };
+        let admission = self
+            .admit_file(request.sandbox.into_option(), "remove_file")
+            .await?;
+        admission
+            .session
+            .agent
+            .remove_file(remove)
+            .await
+            .map_err(ApiError::from)?;
+        Response::ok(v1::RemoveFileResponse {})
+    }
+}

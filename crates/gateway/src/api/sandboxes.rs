@@ -1,0 +1,558 @@
+//! The verbs, and reading records.
+
+use std::time::Duration;
+
+use buffa::{Message, MessageField};
+use connectrpc::{
+    ConnectError, Encodable, RequestContext, Response, ServiceRequest, ServiceResult, ServiceStream,
+};
+use futures::{StreamExt, stream};
+use overwinter_api::v1;
+use overwinter_lifecycle::admission::Request;
+use overwinter_lifecycle::ids::SandboxId;
+use overwinter_lifecycle::operation::{Deadlines, Operation, Verb};
+use overwinter_lifecycle::record::Sandbox;
+use overwinter_lifecycle::{Depth, Name, Phase};
+use overwinter_store::{
+    Accept, Accepted, Disposition, Idempotency, ListFilter, NewSandbox, UpdateConfig,
+};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::convert::{self, Live};
+use super::{Api, ApiError, TENANT};
+
+/// How long an idempotency key is remembered.
+const KEY_LIFE_MS: u64 = 24 * 60 * 60 * 1_000;
+/// The longest that a call waits for an outcome; a client that wants more asks again.
+const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
+const PAGE: u32 = 100;
+const LARGEST_PAGE: u32 = 1_000;
+
+impl Api {
+    async fn show(&self, sandbox: &Sandbox) -> Result<v1::Sandbox, ApiError> {
+        let slot = self.reconciler.hub.find(sandbox.id);
+        let debts = self.reconciler.store.debt_count(Some(sandbox.id)).await?;
+        let live = Live {
+            attached: slot.as_ref().is_some_and(|slot| slot.is_attached()),
+            debts: u32::try_from(debts).unwrap_or(u32::MAX),
+            open_calls: slot.as_ref().map_or(0, |slot| slot.open_calls()),
+        };
+        Ok(convert::sandbox(sandbox, live))
+    }
+
+    /// A depth that the driver does not offer is refused before anything is written.
+    fn check_depth(&self, sandbox: &Sandbox, asked: Option<Depth>) -> Result<(), ApiError> {
+        let depth = match (asked, sandbox.phase()) {
+            (Some(depth), _) => depth,
+            (None, Phase::Suspended(_) | Phase::Suspending(_)) => return Ok(()),
+            (None, _) => sandbox.config.policy.default_depth,
+        };
+        let Some(registered) = self.reconciler.drivers.get(&sandbox.spec.driver) else {
+            return Err(no_such_driver(&sandbox.spec.driver));
+        };
+        if registered.description.mode(depth).is_some() {
+            return Ok(());
+        }
+        let why = registered
+            .description
+            .unavailable
+            .iter()
+            .find(|(missing, _)| *missing == depth)
+            .map_or("it is not one of its modes", |(_, why)| why.as_str());
+        Err(ApiError::unsupported(format!(
+            "the driver {:?} does not offer depth {depth}: {why}",
+            sandbox.spec.driver
+        )))
+    }
+
+    async fn verb(
+        &self,
+        sandbox: SandboxId,
+        request: Request,
+        options: v1::WriteOptions,
+        method: &'static str,
+        body_hash: [u8; 32],
+    ) -> Result<v1::OperationResponse, ApiError> {
+        let wait = wait_time(&options)?;
+        let accepted = self
+            .reconciler
+            .store
+            .accept(Accept {
+                sandbox,
+                request,
+                operation: self.reconciler.ports.ids.operation(),
+                requester: requester(&options),
+                deadlines: Deadlines::default(),
+                idempotency: idempotency(&options, method, body_hash),
+                now: self.reconciler.ports.clock.wall(),
+            })
+            .await?;
+        self.carry_on(accepted, wait).await
+    }
+
+    /// Gives what has begun its owner, and waits for it as long as was asked.
+    async fn carry_on(
+        &self,
+        accepted: Accepted,
+        wait: Duration,
+    ) -> Result<v1::OperationResponse, ApiError> {
+        let Accepted {
+            disposition,
+            operation,
+            mut sandbox,
+            superseded,
+            begun,
+        } = accepted;
+        for id in superseded {
+            if let Some(ended) = self.reconciler.store.operation(id).await? {
+                self.reconciler.waiters.ended(vec![ended]);
+            }
+        }
+        let disposition = match disposition {
+            Disposition::Accepted => v1::Disposition::DISPOSITION_ACCEPTED,
+            Disposition::Joined | Disposition::Replay => v1::Disposition::DISPOSITION_JOINED,
+            Disposition::TurnedBack => v1::Disposition::DISPOSITION_TURNED_BACK,
+            Disposition::Queued => v1::Disposition::DISPOSITION_QUEUED,
+            Disposition::NoOp => v1::Disposition::DISPOSITION_NO_OP,
+        };
+        let id = sandbox.id;
+        let operation = match operation {
+            Some(operation) if !wait.is_zero() => {
+                // Registered before the owner starts: its end is not looked for in the store.
+                let ended = begun.then(|| self.reconciler.waiters.wait(operation.id));
+                if begun {
+                    self.reconciler.own(sandbox.clone());
+                }
+                let operation = match ended {
+                    Some(ended) => match self.reconciler.ports.within(wait, ended).await {
+                        Ok(Ok(ended)) => std::sync::Arc::unwrap_or_clone(ended),
+                        Ok(Err(_)) | Err(_) => {
+                            self.reconciler.waiters.forget(operation.id);
+                            self.operation(operation.id).await?.unwrap_or(operation)
+                        }
+                    },
+                    None => self.wait(operation, wait).await?,
+                };
+                if let Some(now) = self.reconciler.store.get(id).await? {
+                    sandbox = now;
+                }
+                Some(operation)
+            }
+            operation => {
+                if begun {
+                    self.reconciler.own(sandbox.clone());
+                }
+                operation
+            }
+        };
+        Ok(v1::OperationResponse {
+            operation: operation.as_ref().map(convert::operation).into(),
+            sandbox: MessageField::some(self.show(&sandbox).await?),
+            disposition: disposition.into(),
+        })
+    }
+}
+
+fn no_such_driver(name: &str) -> ApiError {
+    ApiError::invalid(format!("driver: this gateway has none named {name:?}"))
+}
+
+fn requester(options: &v1::WriteOptions) -> String {
+    if options.requester.is_empty() {
+        "client".to_owned()
+    } else {
+        options.requester.clone()
+    }
+}
+
+fn wait_time(options: &v1::WriteOptions) -> Result<Duration, ApiError> {
+    match options.wait.as_option() {
+        Some(time) => Ok(convert::to_duration(time, "options.wait")?.min(LONGEST_WAIT)),
+        None => Ok(Duration::ZERO),
+    }
+}
+
+fn idempotency(
+    options: &v1::WriteOptions,
+    method: &str,
+    body_hash: [u8; 32],
+) -> Option<Idempotency> {
+    (!options.idempotency_key.is_empty()).then(|| Idempotency {
+        method: method.to_owned(),
+        key: options.idempotency_key.clone(),
+        body_hash,
+        life_ms: KEY_LIFE_MS,
+    })
+}
+
+/// Of the request without its options: the key itself, and how long is waited, are no part of it.
+fn body_hash(request: &impl Message) -> [u8; 32] {
+    Sha256::digest(request.encode_to_vec()).into()
+}
+
+macro_rules! options_of {
+    ($request:ident) => {{
+        let options = $request.options.take().unwrap_or_default();
+        let hash = if options.idempotency_key.is_empty() {
+            [0; 32]
+        } else {
+            body_hash(&$request)
+        };
+        (options, hash)
+    }};
+}
+
+impl v1::SandboxService for Api {
+    async fn create_sandbox<'a>(
+        &'a self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::CreateSandboxRequest>,
+    ) -> ServiceResult<impl Encodable<v1::OperationResponse> + Send + use<'a>> {
+        self.check_admission()?;
+        let mut request = request.to_owned_message();
+        let (options, hash) = options_of!(request);
+        Response::ok(self.create(request, options, hash).await?)
+    }
+
+    async fn get_sandbox<'a>(
+        &'a self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::GetSandboxRequest>,
+    ) -> ServiceResult<impl Encodable<v1::GetSandboxResponse> + Send + use<'a>> {
+        let sandbox = self
+            .sandbox(request.to_owned_message().sandbox.into_option())
+            .await?;
+        let sandbox = MessageField::some(self.show(&sandbox).await?);
+        Response::ok(v1::GetSandboxResponse { sandbox })
+    }
+
+    async fn list_sandboxes<'a>(
+        &'a self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::ListSandboxesRequest>,
+    ) -> ServiceResult<impl Encodable<v1::ListSandboxesResponse> + Send + use<'a>> {
+        Response::ok(self.list(request.to_owned_message()).await?)
+    }
+
+    async fn update_sandbox<'a>(
+        &'a self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::UpdateSandboxRequest>,
+    ) -> ServiceResult<impl Encodable<v1::UpdateSandboxResponse> + Send + use<'a>> {
+        self.check_admission()?;
+        let sandbox = self.update(request.to_owned_message()).await?;
+        Response::ok(v1::UpdateSandboxResponse {
+            sandbox: MessageField::some(sandbox),
+        })
+    }
+
+    async fn suspend_sandbox<'a>(
+        &'a self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::SuspendSandboxRequest>,
+    ) -> ServiceResult<impl Encodable<v1::OperationResponse> + Send + use<'a>> {
+        self.check_admission()?;
+        let mut request = request.to_owned_message();
+        let (options, hash) = options_of!(request);
+        let depth = convert::to_depth(request.depth)?;
+        let sandbox = self.sandbox(request.sandbox.into_option()).await?;
+        self.check_depth(&sandbox, depth)?;
+        let verb = Request::Suspend { depth, idle: false };
+        Response::ok(
+            self.verb(sandbox.id, verb, options, "SuspendSandbox", hash)
+                .await?,
+        )
+    }
+
+    async fn resume_sandbox<'a>(
+        &'a self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::ResumeSandboxRequest>,
+    ) -> ServiceResult<impl Encodable<v1::OperationResponse> + Send + use<'a>> {
+        self.check_admission()?;
+        let mut request = request.to_owned_message();
+        let (options, hash) = options_of!(request);
+        let id = self.sandbox(request.sandbox.into_option()).await?.id;
+        let verb = Request::Resume {
+            fallback: request.restart_if_restore_fails,
+        };
+        Response::ok(self.verb(id, verb, options, "ResumeSandbox", hash).await?)
+    }
+
+    async fn start_sandbox<'a>(
+        &'a self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::StartSandboxRequest>,
+    ) -> ServiceResult<impl Encodable<v1::OperationResponse> + Send + use<'a>> {
+        self.check_admission()?;
+        let mut request = request.to_owned_message();
+        let (options, hash) = options_of!(request);
+        let id = self.sandbox(request.sandbox.into_option()).await?.id;
+        Response::ok(
+            self.verb(id, Request::Start, options, "StartSandbox", hash)
+                .await?,
+        )
+    }
+
+    async fn delete_sandbox<'a>(
+        &'a self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::DeleteSandboxRequest>,
+    ) -> ServiceResult<impl Encodable<v1::OperationResponse> + Send + use<'a>> {
+        self.check_admission()?;
+        let mut request = request.to_owned_message();
+        let (options, hash) = options_of!(request);
+        let sandbox = self.sandbox(request.sandbox.into_option()).await?;
+        if sandbox.phase() == Phase::Tombstone {
+            return Err(ApiError::no_such_sandbox(&sandbox.id.to_string()).into());
+        }
+        let verb = Request::Delete {
+            abandon: request.abandon,
+        };
+        Response::ok(
+            self.verb(sandbox.id, verb, options, "DeleteSandbox", hash)
+                .await?,
+        )
+    }
+
+    async fn watch_sandboxes(
+        &self,
+        _ctx: RequestContext,
+        request: ServiceRequest<'_, v1::WatchSandboxesRequest>,
+    ) -> ServiceResult<ServiceStream<impl Encodable<v1::WatchSandboxesResponse> + Send + use<>>>
+    {
+        let request = request.to_owned_message();
+        let only = match request.sandbox.into_option() {
+            Some(by) => Some(self.sandbox(Some(by)).await?.id),
+            None => None,
+        };
+        Response::ok(self.clone().watch(request.after_revision, only).boxed())
+    }
+}
+
+impl Api {
+    async fn create(
+        &self,
+        request: v1::CreateSandboxRequest,
+        options: v1::WriteOptions,
+        hash: [u8; 32],
+    ) -> Result<v1::OperationResponse, ApiError> {
+        let wait = wait_time(&options)?;
+        let id = self.reconciler.ports.ids.sandbox();
+        let name = if request.name.is_empty() {
+            made_up_name(id)
+        } else {
+            Name::parse(&request.name)
+                .map_err(|bad| ApiError::invalid(format!("name {:?}: {bad}", request.name)))?
+        };
+        let drivers = &self.reconciler.drivers;
+        let default = drivers.default_name().unwrap_or_default();
+        let spec = convert::to_spec(request.spec.into_option().unwrap_or_default(), default)?;
+        if drivers.get(&spec.driver).is_none() {
+            return Err(no_such_driver(&spec.driver));
+        }
+        if spec.image.is_empty() {
+            return Err(ApiError::invalid(
+                "spec.image is missing: a folder or a rootfs tar",
+            ));
+        }
+        let who = requester(&options);
+        let config = convert::to_config(request.config.into_option().unwrap_or_default(), &who)?;
+        let now = self.reconciler.ports.clock.wall();
+        let mut sandbox = Sandbox::new(id, TENANT, name, spec, config, now);
+        sandbox.labels = request.labels.into_iter().collect();
+        let operation = Operation::new(
+            self.reconciler.ports.ids.operation(),
+            id,
+            Verb::Create,
+            &who,
+            now,
+        );
+        let accepted = self
+            .reconciler
+            .store
+            .accept_create(NewSandbox {
+                sandbox,
+                operation,
+                idempotency: idempotency(&options, "CreateSandbox", hash),
+                now,
+            })
+            .await?;
+        self.carry_on(accepted, wait).await
+    }
+
+    async fn list(
+        &self,
+        request: v1::ListSandboxesRequest,
+    ) -> Result<v1::ListSandboxesResponse, ApiError> {
+        let size = match request.page_size {
+            0 => PAGE,
+            size => size.min(LARGEST_PAGE),
+        };
+        let after = if request.page_token.is_empty() {
+            None
+        } else {
+            let token = Uuid::parse_str(&request.page_token)
+                .map_err(|_| ApiError::invalid("page_token: not one that a list has given"))?;
+            Some(SandboxId(token))
+        };
+        let asked = !request.phases.is_empty();
+        let phases: Vec<Phase> = request
+            .phases
+            .into_iter()
+            .filter_map(convert::to_phase)
+            .collect();
+        if asked && phases.is_empty() {
+            return Err(ApiError::invalid("phases: none that this release knows"));
+        }
+        let found = self
+            .reconciler
+            .store
+            .list(ListFilter {
+                tenant: Some(TENANT.to_owned()),
+                labels: request.labels.into_iter().collect(),
+                phases,
+                after,
+                // One more than is shown tells whether there is another page.
+                limit: size as usize + 1,
+                tombstones: false,
+            })
+            .await?;
+        let more = found.len() > size as usize;
+        let shown = &found[..found.len().min(size as usize)];
+        let next_page_token = match shown.last() {
+            Some(last) if more => last.id.to_string(),
+            Some(_) | None => String::new(),
+        };
+        let sandboxes = shown
+            .iter()
+            .map(|sandbox| {
+                let slot = self.reconciler.hub.find(sandbox.id);
+                let live = Live {
+                    attached: slot.as_ref().is_some_and(|slot| slot.is_attached()),
+                    debts: 0,
+                    open_calls: slot.as_ref().map_or(0, |slot| slot.open_calls()),
+                };
+                convert::sandbox(sandbox, live)
+            })
+            .collect();
+        Ok(v1::ListSandboxesResponse {
+            sandboxes,
+            next_page_token,
+        })
+    }
+
+    async fn update(&self, request: v1::UpdateSandboxRequest) -> Result<v1::Sandbox, ApiError> {
+        let sandbox = self.sandbox(request.sandbox.into_option()).await?;
+        let merged = |now: &std::collections::BTreeMap<String, String>, changes: Vec<_>| {
+            let mut merged = now.clone();
+            for (key, value) in changes {
+                let value: String = value;
+                if value.is_empty() {
+                    merged.remove(&key);
+                } else {
+                    merged.insert(key, value);
+                }
+            }
+            merged
+        };
+        let labels: Vec<_> = request.labels.into_iter().collect();
+        let env: Vec<_> = request.env.into_iter().collect();
+        let update = UpdateConfig {
+            labels: (!labels.is_empty()).then(|| merged(&sandbox.labels, labels)),
+            env: match env.is_empty() {
+                true => None,
+                false => Some(convert::check_env(merged(&sandbox.config.env, env))?),
+            },
+            policy: request
+                .policy
+                .into_option()
+                .map(convert::to_policy)
+                .transpose()?,
+            owner: if request.owner.is_empty() {
+                "client".to_owned()
+            } else {
+                request.owner
+            },
+            // What was merged was read: another write in between must not be lost.
+            expected_version: Some(request.config_version.unwrap_or(sandbox.config.version)),
+        };
+        let now = self.reconciler.ports.clock.wall();
+        let sandbox = self
+            .reconciler
+            .store
+            .update(sandbox.id, update, now)
+            .await?;
+        self.show(&sandbox).await
+    }
+
+    fn watch(
+        self,
+        after: u64,
+        only: Option<SandboxId>,
+    ) -> impl futures::Stream<Item = Result<v1::WatchSandboxesResponse, ConnectError>> + Send {
+        const PAGE: usize = 256;
+        struct Cursor {
+            seq: u64,
+            synced: bool,
+            newest: tokio::sync::watch::Receiver<u64>,
+        }
+        let start = Cursor {
+            seq: after,
+            synced: false,
+            newest: self.reconciler.store.subscribe(),
+        };
+        stream::unfold((self, start), move |(api, mut cursor)| async move {
+            loop {
+                cursor.newest.borrow_and_update();
+                let page = match api.reconciler.store.changes_since(cursor.seq, PAGE).await {
+                    Ok(page) => page,
+                    Err(error) => {
+                        let error = ConnectError::from(ApiError::from(error));
+                        return Some((vec![Err(error)], (api, cursor)));
+                    }
+                };
+                cursor.seq = page.next;
+                let mut messages = Vec::new();
+                let full = page.changes.len() >= PAGE;
+                for (revision, sandbox) in page.changes {
+                    if only.is_some_and(|only| only != sandbox.id) || sandbox.tenant != TENANT {
+                        continue;
+                    }
+                    messages.push(match api.show(&sandbox).await {
+                        Ok(shown) => Ok(v1::WatchSandboxesResponse {
+                            sandbox: MessageField::some(v1::Sandbox { revision, ..shown }),
+                            synced: false,
+                        }),
+                        Err(error) => Err(error.into()),
+                    });
+                }
+                if !full && !cursor.synced {
+                    cursor.synced = true;
+                    messages.push(Ok(v1::WatchSandboxesResponse {
+                        sandbox: MessageField::none(),
+                        synced: true,
+                    }));
+                }
+                if !messages.is_empty() {
+                    return Some((messages, (api, cursor)));
+                }
+                if !full && cursor.newest.changed().await.is_err() {
+                    return None;
+                }
+            }
+        })
+        .flat_map(stream::iter)
+    }
+}
+
+/// A name for one that was given none: readable, and as unique as its id.
+fn made_up_name(id: SandboxId) -> Name {
+    let text = id.0.simple().to_string();
+    let name = format!("sandbox-{}", &text[text.len() - 12..]);
+    match Name::parse(&name) {
+        Ok(name) => name,
+        Err(bad) => unreachable!("hexadecimal digits are a name: {bad}"),
+    }
+}

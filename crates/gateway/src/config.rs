@@ -1,0 +1,121 @@
+//! The gateway's configuration: a TOML file in which every key that is not known is an error, and
+//! flags over it.
+
+use std::path::{Path, PathBuf};
+
+use overwinter_lifecycle::capacity::Limits;
+use serde::Deserialize;
+
+/// As the file says it. Every key may be left out.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Records, storage, images. Default: `/var/lib/overwinter`, or below `$XDG_STATE_HOME`.
+    pub data_dir: Option<PathBuf>,
+    /// The API's socket. Default: `/run/overwinter/gateway.sock`, or below `$XDG_RUNTIME_DIR`.
+    pub socket: Option<PathBuf>,
+    pub limits: Limits,
+    pub local: LocalConfig,
+}
+
+/// The local driver.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LocalConfig {
+    pub enabled: bool,
+    /// The OCI runtime: a name looked up in `PATH`, or a path.
+    pub runtime: String,
+    /// The supervisor. Default: `overwinter-supervisor` beside the gateway.
+    pub supervisor: Option<PathBuf>,
+    /// Runtime processes at once. Default: as many as there are processors.
+    pub runtime_concurrency: Option<usize>,
+}
+
+impl Default for LocalConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            runtime: "runc".to_owned(),
+            supervisor: None,
+            runtime_concurrency: None,
+        }
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("{path}: {source}")]
+    Unreadable {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    /// The message names the key and its line.
+    #[error("{path}: {source}")]
+    Invalid {
+        path: PathBuf,
+        source: Box<toml::de::Error>,
+    },
+}
+
+impl Config {
+    /// # Errors
+    /// [`ConfigError`] names the file, and the key with its line.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
+        toml::from_str(&text).map_err(|source| ConfigError::Invalid {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })
+    }
+
+    #[must_use]
+    pub fn data_dir(&self) -> PathBuf {
+        self.data_dir
+            .clone()
+            .unwrap_or_else(|| match own("XDG_STATE_HOME") {
+                Some(state) => state.join("overwinter"),
+                None => PathBuf::from("/var/lib/overwinter"),
+            })
+    }
+
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.socket
+            .clone()
+            .unwrap_or_else(|| match own("XDG_RUNTIME_DIR") {
+                Some(runtime) => runtime.join("overwinter/gateway.sock"),
+                None => PathBuf::from("/run/overwinter/gateway.sock"),
+            })
+    }
+}
+
+/// A folder of the user's own; root uses the system's.
+fn own(variable: &str) -> Option<PathBuf> {
+    let root = std::fs::metadata("/proc/self")
+        .map(|found| std::os::unix::fs::MetadataExt::uid(&found) == 0)
+        .unwrap_or(false);
+    if root {
+        None
+    } else {
+        std::env::var_os(variable).map(PathBuf::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_does_not_exist_is_an_error_that_names_it() {
+        let folder = std::env::temp_dir().join(format!("overwinter-config-{}", std::process::id()));
+        std::fs::write(&folder, "[local]\nruntimee = \"runc\"\n").unwrap();
+        let error = Config::read(&folder).unwrap_err().to_string();
+        std::fs::remove_file(&folder).unwrap();
+        assert!(error.contains("runtimee"), "{error}");
+        assert!(error.contains("line 2"), "{error}");
+    }
+}

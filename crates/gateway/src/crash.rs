@@ -1,0 +1,75 @@
+//! Crash points for tests: the process ends itself by SIGKILL at a named point, as a power switch
+//! would. Off unless `OVERWINTER_CRASH_AT` is set, and loud when it is.
+
+use std::fmt::{Display, Write};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::ports::CrashPoints;
+
+/// As the environment asks.
+pub struct EnvCrashPoints {
+    /// `<verb>.<depth>.<step>:<side>`.
+    at: Option<String>,
+    /// Each point that is reached is appended to this file.
+    trace: Option<Mutex<std::fs::File>>,
+    reached: AtomicBool,
+}
+
+impl EnvCrashPoints {
+    /// None when nothing is asked for, which costs nothing from then on.
+    ///
+    /// # Errors
+    /// When the trace file cannot be opened.
+    pub fn from_env() -> std::io::Result<Option<Self>> {
+        let at = std::env::var("OVERWINTER_CRASH_AT").ok();
+        let trace = std::env::var_os("OVERWINTER_CRASH_TRACE").map(PathBuf::from);
+        if at.is_none() && trace.is_none() {
+            return Ok(None);
+        }
+        if let Some(at) = &at {
+            tracing::warn!(%at, "this gateway will end itself there");
+        }
+        let trace = trace
+            .map(|path| {
+                std::fs::OpenOptions::new()
+                    .create(true)
+                    .append(true)
+                    .open(path)
+            })
+            .transpose()?;
+        Ok(Some(Self {
+            at,
+            trace: trace.map(Mutex::new),
+            reached: AtomicBool::new(false),
+        }))
+    }
+}
+
+impl CrashPoints for EnvCrashPoints {
+    fn reached(&self, what: &dyn Display, side: &'static str) {
+        let mut point = String::new();
+        // Writing to a string does not fail.
+        let _ = write!(point, "{what}:{side}");
+        if let Some(trace) = &self.trace
+            && let Ok(mut file) = trace.lock()
+            && let Err(error) =
+                std::io::Write::write_all(&mut *file, format!("{point}\n").as_bytes())
+        {
+            tracing::error!(%error, "a crash point was not traced");
+        }
+        if self.at.as_deref() == Some(&point) && !self.reached.swap(true, Ordering::SeqCst) {
+            if let Err(error) = rustix::process::kill_process(
+                rustix::process::getpid(),
+                rustix::process::Signal::KILL,
+            ) {
+                tracing::error!(%error, "could not end itself");
+            }
+            // The signal is on its way: nothing may happen behind this point.
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+}

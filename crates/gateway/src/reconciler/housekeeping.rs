@@ -1,0 +1,187 @@
+//! What goes on beside the verbs: compute that is lost, debts to be paid, deletes to be tried again,
+//! rows that have had their time. What is due is found by an indexed query; a timer only makes it
+//! run sooner.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use overwinter_lifecycle::admission::Request;
+use overwinter_lifecycle::ids::{Millis, SandboxId};
+use overwinter_lifecycle::operation::Deadlines;
+use overwinter_lifecycle::record::{MainExit, Sandbox};
+use overwinter_lifecycle::steps::Observed;
+use overwinter_store::Accept;
+
+use super::Reconciler;
+use crate::dataplane::process;
+use crate::sessions::Slot;
+
+const ROUND: Duration = Duration::from_secs(30);
+const DEBTS_A_ROUND: usize = 64;
+/// Until a debt that could not be paid is tried again.
+const DEBT_PAUSE_MS: i64 = 60_000;
+
+impl Reconciler {
+    /// Starts the watches and the rounds. They end with the process.
+    pub fn keep_house(&self) {
+        for registered in self.drivers.iter() {
+            let mut changes = registered.driver.watch();
+            let this = self.clone();
+            tokio::spawn(async move {
+                while let Some(change) = changes.next().await {
+                    this.hub.compute_changed(change.sandbox);
+                    let this = this.clone();
+                    tokio::spawn(async move { this.check_for_loss(change.sandbox).await });
+                }
+            });
+        }
+        let this = self.clone();
+        tokio::spawn(async move {
+            loop {
+                this.round().await;
+                this.ports.clock.sleep(ROUND).await;
+            }
+        });
+    }
+
+    async fn round(&self) {
+        self.pay_debts().await;
+        match self.store.deleting_idle().await {
+            Ok(ids) => {
+                for id in ids {
+                    self.delete_again(id).await;
+                }
+            }
+            Err(error) => tracing::error!(%error, "deletes to be tried again cannot be read"),
+        }
+        match self.store.sweep(self.ports.clock.wall()).await {
+            Ok(swept) => tracing::debug!(?swept, "swept"),
+            Err(error) => tracing::error!(%error, "sweeping failed"),
+        }
+    }
+
+    async fn delete_again(&self, id: SandboxId) {
+        let accepted = self
+            .store
+            .accept(Accept {
+                sandbox: id,
+                request: Request::Delete { abandon: false },
+                operation: self.ports.ids.operation(),
+                requester: "gateway: a delete that failed is tried again".to_owned(),
+                deadlines: Deadlines::default(),
+                idempotency: None,
+                now: self.ports.clock.wall(),
+            })
+            .await;
+        match accepted {
+            Ok(accepted) if accepted.begun => self.own(accepted.sandbox),
+            Ok(_) => {}
+            Err(error) => tracing::warn!(sandbox = %id, %error, "delete not tried again"),
+        }
+    }
+
+    /// Pays what is due. Debts run beside any verb, and are never fenced.
+    pub async fn pay_debts(&self) {
+        let now = self.ports.clock.wall();
+        let debts = match self.store.debts_due(now, DEBTS_A_ROUND).await {
+            Ok(debts) => debts,
+            Err(error) => return tracing::error!(%error, "debts cannot be read"),
+        };
+        for debt in debts {
+            let sandbox = match self.store.get(debt.key.sandbox).await {
+                Ok(Some(sandbox)) => sandbox,
+                Ok(None) => continue,
+                Err(error) => return tracing::error!(%error, "a debtor cannot be read"),
+            };
+            let Some(driver) = self.driver_of(&sandbox).cloned() else {
+                continue;
+            };
+            let paid = match driver.discard(&debt).await {
+                Ok(()) => self.store.settle_debt(debt).await,
+                Err(error) => {
+                    tracing::warn!(sandbox = %sandbox.id, %error, "a debt could not be paid");
+                    self.store
+                        .defer_debt(debt, Millis(now.0 + DEBT_PAUSE_MS))
+                        .await
+                }
+            };
+            if let Err(error) = paid {
+                tracing::error!(sandbox = %sandbox.id, %error, "a debt could not be recorded");
+            }
+        }
+    }
+
+    /// Looks at a sandbox on which nothing runs, and records compute that is gone. An owner looks
+    /// for itself.
+    pub async fn check_for_loss(&self, id: SandboxId) {
+        if self.is_owned(id) {
+            return;
+        }
+        let sandbox = match self.store.get(id).await {
+            Ok(Some(sandbox)) if sandbox.running.is_none() => sandbox,
+            Ok(_) => return,
+            Err(error) => return tracing::error!(sandbox = %id, %error, "cannot be read"),
+        };
+        let Some(driver) = self.driver_of(&sandbox) else {
+            return;
+        };
+        let observed = match driver.observe(id).await {
+            Ok(seen) => seen.observed,
+            // Unknown is retried by the next event or round, and never taken for absence.
+            Err(error) => return tracing::warn!(sandbox = %id, %error, "cannot be observed"),
+        };
+        match observed {
+            Observed::Absent | Observed::Stopped => {}
+            Observed::Live { .. }
+            | Observed::Frozen { .. }
+            | Observed::InTransition
+            | Observed::Unknown => return,
+        }
+        match self
+            .store
+            .record_loss(
+                id,
+                observed.compute(),
+                sandbox.issued,
+                self.ports.clock.wall(),
+            )
+            .await
+        {
+            Ok(Some(lost)) => {
+                tracing::warn!(sandbox = %id, phase = %lost.phase(), "its compute is gone");
+                self.hub.remove(id);
+            }
+            Ok(None) => {}
+            Err(error) => tracing::error!(sandbox = %id, %error, "a loss was not recorded"),
+        }
+    }
+
+    /// Follows the main process of a sandbox that has one: its exit is recorded, and never changes
+    /// the phase.
+    pub(super) fn watch_main(&self, sandbox: &Sandbox, slot: &Arc<Slot>) {
+        if sandbox.spec.main.is_empty() {
+            return;
+        }
+        let (this, slot, issued) = (self.clone(), Arc::clone(slot), sandbox.issued);
+        tokio::spawn(async move {
+            let session = slot.attached(issued).await;
+            let Ok(mut events) = session.agent.watch_processes().await else {
+                return;
+            };
+            while let Some(Ok(event)) = events.next().await {
+                let Some((code, signal)) = process::main_exit(&event) else {
+                    continue;
+                };
+                let exit = MainExit {
+                    code,
+                    signal,
+                    at: this.ports.clock.wall(),
+                };
+                if let Err(error) = this.store.record_main_exit(slot.id, exit).await {
+                    tracing::error!(sandbox = %slot.id, %error, "an exit was not recorded");
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,414 @@
+//! Carrying out one action: a call of the driver or of whoever is inside, within its deadline, and
+//! what came of it as an event of the pure core. Nothing is decided here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use overwinter_api::supervisor as wire;
+use overwinter_driver::{
+    Agent, AgentError, ComputeSpec, Driver, DriverError, EffectContext, PinnedImage,
+};
+use overwinter_lifecycle::operation::{EffectKind, Operation, Verb};
+use overwinter_lifecycle::record::Sandbox;
+use overwinter_lifecycle::steps::{Action, Event, Observed};
+use overwinter_lifecycle::{Fault, Reason};
+
+use super::Reconciler;
+use super::owner::Owned;
+use crate::dataplane::process;
+use crate::sessions::{Expected, Proof, Slot};
+
+/// Between two looks at something that cannot tell its state yet; no event announces that it can.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How long a supervisor that should be there is waited for before a suspend goes on without it.
+const REDIAL_TIME: Duration = Duration::from_secs(3);
+
+impl Reconciler {
+    pub(super) async fn perform(&self, owned: &mut Owned, op: &Operation, action: Action) -> Event {
+        let Some(driver) = self.driver_of(&owned.sandbox).cloned() else {
+            return Event::Refused(Fault::new(
+                Reason::Unsupported,
+                format!("this gateway has no driver {:?}", owned.sandbox.spec.driver),
+            ));
+        };
+        let slot = self.hub.slot(owned.sandbox.id, owned.sandbox.name.as_str());
+        match action {
+            Action::Prepare(depth) => match driver.prepare(owned.sandbox.id, depth).await {
+                Ok(()) => Event::Done,
+                Err(error) => Event::Refused(fault(error)),
+            },
+            Action::Quiesce => self.quiesce(&owned.sandbox, op, &slot).await,
+            Action::Unquiesce(_) | Action::LiftQuiesce => self.unquiesce(op, &slot).await,
+            Action::Detach => {
+                self.ask(op, &slot, |agent| async move {
+                    agent.detach().await.map(|_live| Event::Done)
+                })
+                .await
+            }
+            Action::Terminate => self.terminate(owned, op, &slot).await,
+            Action::Pin => match driver.pin(&owned.sandbox.spec.image).await {
+                Ok(pinned) => Event::Pinned(pinned.digest),
+                Err(error) => Event::Refused(Fault {
+                    reason: Reason::ImageUnusable,
+                    ..fault(error)
+                }),
+            },
+            Action::Call { effect, tries: _ } => {
+                self.call(&driver, &owned.sandbox, op, &slot, effect).await
+            }
+            Action::Observe { .. } => self.observe(&driver, &owned.sandbox, op).await,
+            Action::Attach => self.attach(&driver, &owned.sandbox, op, &slot).await,
+            Action::StartMain => self.start_main(&owned.sandbox, op, &slot).await,
+            Action::Hook => self.hook(&owned.sandbox, op, &slot).await,
+            // The owner records; it does not perform.
+            Action::Record(_) => Event::Recorded,
+        }
+    }
+
+    async fn quiesce(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
+        slot.close_gate().await;
+        if slot.session().is_none() {
+            // After a restart of the gateway, or in the middle of a redial, it is on its way.
+            let _ = self
+                .ports
+                .within(REDIAL_TIME, slot.attached(sandbox.issued))
+                .await;
+        }
+        let policy = &sandbox.config.policy;
+        let hook = policy.pre_suspend_hook.clone();
+        let hook_time = Duration::from_millis(policy.hook_timeout_ms);
+        let patience = Duration::from_millis(op.deadlines.agent_ms) + hook_time;
+        let Some(session) = slot.session() else {
+            return Event::Unreachable;
+        };
+        match self
+            .ports
+            .within(patience, session.agent.quiesce(hook, hook_time))
+            .await
+        {
+            Ok(Ok(response)) => match response.hook.as_option() {
+                Some(exit) if exit.code != 0 => Event::Refused(Fault::new(
+                    Reason::HookFailed,
+                    format!(
+                        "the pre-suspend hook ended with {}: {}",
+                        exit.code, exit.error
+                    ),
+                )),
+                Some(_) | None => Event::Done,
+            },
+            Ok(Err(AgentError::Refused { message, .. })) => {
+                Event::Refused(Fault::new(Reason::HookFailed, message))
+            }
+            Ok(Err(AgentError::Gone | AgentError::TimedOut)) | Err(_) => Event::Unreachable,
+        }
+    }
+
+    /// The gate opens when the end is recorded.
+    async fn unquiesce(&self, op: &Operation, slot: &Arc<Slot>) -> Event {
+        self.ask(op, slot, |agent| async move {
+            agent.unquiesce().await.map(|()| Event::Done)
+        })
+        .await
+    }
+
+    async fn terminate(&self, owned: &mut Owned, op: &Operation, slot: &Arc<Slot>) -> Event {
+        let grace = Duration::from_millis(owned.sandbox.config.policy.stop_grace_ms);
+        let patience = Duration::from_millis(op.deadlines.agent_ms) + grace;
+        let Some(session) = slot.session() else {
+            return Event::Unreachable;
+        };
+        match self
+            .ports
+            .within(patience, session.agent.terminate(grace))
+            .await
+        {
+            Ok(Ok(results)) => {
+                owned
+                    .exits
+                    .extend(results.iter().filter_map(process::to_stored));
+                Event::Done
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "its processes could not be asked to end");
+                Event::Unreachable
+            }
+            Err(_) => Event::Unreachable,
+        }
+    }
+
+    /// A call of the session that is there, within the operation's deadline for such calls.
+    async fn ask<F>(
+        &self,
+        op: &Operation,
+        slot: &Arc<Slot>,
+        call: impl FnOnce(Arc<dyn Agent>) -> F + Send,
+    ) -> Event
+    where
+        F: Future<Output = Result<Event, AgentError>> + Send,
+    {
+        let Some(session) = slot.session() else {
+            return Event::Unreachable;
+        };
+        let patience = Duration::from_millis(op.deadlines.agent_ms);
+        match self.ports.within(patience, call(session.agent)).await {
+            Ok(Ok(event)) => event,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the supervisor did not do as asked");
+                Event::Unreachable
+            }
+            Err(_) => Event::Unreachable,
+        }
+    }
+
+    async fn call(
+        &self,
+        driver: &Arc<dyn Driver>,
+        sandbox: &Sandbox,
+        op: &Operation,
+        slot: &Arc<Slot>,
+        effect: EffectKind,
+    ) -> Event {
+        let Some(key) = op.intent_key() else {
+            return Event::Refused(Fault::new(
+                Reason::DriverRejected,
+                "no effect without a recorded intent",
+            ));
+        };
+        let ctx = EffectContext {
+            key,
+            incarnation: sandbox.issued,
+            deadline: Duration::from_millis(op.deadlines.effect_ms),
+        };
+        let credentials = self.hub.issue(sandbox.id, sandbox.issued);
+        let expect = |proof| {
+            slot.expect(Expected {
+                incarnation: sandbox.issued,
+                proof,
+            })
+        };
+        let spec = compute_spec(sandbox);
+        let answer = async {
+            match effect {
+                EffectKind::Create => {
+                    expect(Proof::Fresh);
+                    driver.create(&ctx, &spec, &credentials).await
+                }
+                EffectKind::Start => {
+                    expect(Proof::Fresh);
+                    driver.start(&ctx, &spec, &credentials).await
+                }
+                EffectKind::Suspend(depth) => driver.suspend(&ctx, depth).await,
+                EffectKind::Resume(depth) => {
+                    expect(kept(sandbox));
+                    let reference = sandbox
+                        .retained
+                        .as_ref()
+                        .map(|retained| retained.reference.clone())
+                        .unwrap_or_default();
+                    driver.resume(&ctx, depth, &reference, &credentials).await
+                }
+                EffectKind::Reattach => {
+                    expect(match op.verb {
+                        // Undone under its own incarnation: the same attach again.
+                        Verb::Suspend { .. } => sandbox.secret.map_or(Proof::Fresh, Proof::Same),
+                        Verb::Create | Verb::Resume { .. } | Verb::Start | Verb::Delete { .. } => {
+                            kept(sandbox)
+                        }
+                    });
+                    driver.reattach(&ctx, &credentials).await
+                }
+                EffectKind::Delete => driver.delete(&ctx).await,
+            }
+        };
+        // The driver keeps its own deadline; this one is for a driver that does not.
+        match self
+            .ports
+            .within(ctx.deadline + Duration::from_secs(5), answer)
+            .await
+        {
+            Ok(Ok(effected)) => Event::Effected(effected),
+            Ok(Err(error @ DriverError::Unknown(_))) => {
+                tracing::warn!(effect = effect.as_str(), %error, "outcome unknown");
+                Event::Unknown(fault(error))
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(effect = effect.as_str(), %error, "refused");
+                Event::Refused(fault(error))
+            }
+            Err(_) => Event::Unknown(Fault::new(
+                Reason::DriverTimeout,
+                format!("the driver did not answer within {:?}", ctx.deadline),
+            )),
+        }
+    }
+
+    /// Looks until the driver can tell, or the deadline has passed.
+    async fn observe(&self, driver: &Arc<dyn Driver>, sandbox: &Sandbox, op: &Operation) -> Event {
+        let patience = Duration::from_millis(op.deadlines.effect_ms);
+        let settled = async {
+            loop {
+                match driver.observe(sandbox.id).await {
+                    Ok(seen) => match seen.observed {
+                        Observed::InTransition | Observed::Unknown => {}
+                        settled @ (Observed::Absent
+                        | Observed::Stopped
+                        | Observed::Live { .. }
+                        | Observed::Frozen { .. }) => return settled,
+                    },
+                    Err(error) => tracing::warn!(%error, "cannot be observed"),
+                }
+                self.ports.clock.sleep(LOOK_AGAIN).await;
+            }
+        };
+        Event::Observed(
+            self.ports
+                .within(patience, settled)
+                .await
+                .unwrap_or(Observed::Unknown),
+        )
+    }
+
+    /// Waits for the supervisor, and no longer than its compute lives.
+    async fn attach(
+        &self,
+        driver: &Arc<dyn Driver>,
+        sandbox: &Sandbox,
+        op: &Operation,
+        slot: &Arc<Slot>,
+    ) -> Event {
+        if op.attempt > 1 {
+            // An owner that is gone has expected it; this gateway has not, yet.
+            self.expect_recovered(sandbox, op, slot);
+        }
+        let patience = Duration::from_millis(op.deadlines.attach_ms);
+        let gone = async {
+            let mut seen = 0;
+            loop {
+                seen = slot.compute_changed(seen).await;
+                if let Ok(look) = driver.observe(sandbox.id).await
+                    && matches!(look.observed, Observed::Absent | Observed::Stopped)
+                {
+                    return;
+                }
+            }
+        };
+        let attached = async {
+            tokio::select! {
+                session = slot.attached(sandbox.issued) => {
+                    drop(session);
+                    Event::Attached
+                }
+                () = gone => Event::ComputeGone,
+            }
+        };
+        self.ports
+            .within(patience, attached)
+            .await
+            .unwrap_or(Event::AttachTimeout)
+    }
+
+    fn expect_recovered(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) {
+        if slot.is_expecting(sandbox.issued) {
+            return;
+        }
+        let proof = match op.intent.map(|intent| intent.effect) {
+            Some(EffectKind::Resume(_) | EffectKind::Reattach) => match op.verb {
+                Verb::Suspend { .. } => sandbox.secret.map_or(Proof::Fresh, Proof::Same),
+                Verb::Create | Verb::Resume { .. } | Verb::Start | Verb::Delete { .. } => {
+                    kept(sandbox)
+                }
+            },
+            Some(
+                EffectKind::Create
+                | EffectKind::Start
+                | EffectKind::Suspend(_)
+                | EffectKind::Delete,
+            )
+            | None => Proof::Fresh,
+        };
+        slot.expect(Expected {
+            incarnation: sandbox.issued,
+            proof,
+        });
+    }
+
+    async fn start_main(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
+        let start = wire::ExecStart {
+            process_id: self.ports.ids.next().to_string(),
+            process: wire::ProcessSpec {
+                command: sandbox.spec.main.clone(),
+                env: sandbox.config.env.clone().into_iter().collect(),
+                main: true,
+                ..Default::default()
+            }
+            .into(),
+            ..Default::default()
+        };
+        let event = self
+            .ask(op, slot, |agent| async move {
+                agent.start_process(start).await.map(|_| Event::Done)
+            })
+            .await;
+        match event {
+            Event::Unreachable => {
+                Event::DoneWith("the main process could not be started".to_owned())
+            }
+            event => event,
+        }
+    }
+
+    async fn hook(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
+        let policy = &sandbox.config.policy;
+        let Some(session) = slot.session() else {
+            return Event::Unreachable;
+        };
+        let hook = wire::ProcessSpec {
+            command: policy.post_resume_hook.clone(),
+            env: sandbox.config.env.clone().into_iter().collect(),
+            ..Default::default()
+        };
+        let id = self.ports.ids.next().to_string();
+        let patience = Duration::from_millis(policy.hook_timeout_ms)
+            + Duration::from_millis(op.deadlines.agent_ms);
+        match self
+            .ports
+            .within(patience, process::run(&session.agent, id, hook))
+            .await
+        {
+            Ok(Ok(exit)) if exit.code == 0 => Event::Done,
+            Ok(Ok(exit)) => {
+                Event::DoneWith(format!("the post-resume hook ended with {}", exit.code))
+            }
+            Ok(Err(error)) => Event::DoneWith(format!("the post-resume hook: {error}")),
+            Err(_) => Event::DoneWith("the post-resume hook ran out of time".to_owned()),
+        }
+    }
+}
+
+/// What compute that kept its memory must show.
+fn kept(sandbox: &Sandbox) -> Proof {
+    // Without a secret it never attached: there is none to know.
+    sandbox.secret.map_or(Proof::Fresh, Proof::Kept)
+}
+
+pub(super) fn compute_spec(sandbox: &Sandbox) -> ComputeSpec {
+    ComputeSpec {
+        name: sandbox.name.as_str().to_owned(),
+        image: PinnedImage {
+            image: sandbox.spec.image.clone(),
+            digest: sandbox.spec.image_digest.clone().unwrap_or_default(),
+        },
+        resources: sandbox.spec.resources,
+        network: sandbox.spec.network.clone(),
+    }
+}
+
+fn fault(error: DriverError) -> Fault {
+    let reason = match &error {
+        DriverError::Rejected(_) | DriverError::Fenced => Reason::DriverRejected,
+        DriverError::Unsupported(_) => Reason::Unsupported,
+        DriverError::Missing(_) => Reason::ImageUnusable,
+        DriverError::Unknown(_) => Reason::DriverTimeout,
+    };
+    Fault::new(reason, error.to_string())
+}

@@ -1,0 +1,101 @@
+//! After a restart: nothing is assumed. Each sandbox with an unfinished operation goes on from its
+//! recorded step; each that may have compute is looked at; sleeping ones are left alone, unread.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use overwinter_driver::DriverError;
+use overwinter_lifecycle::Phase;
+use overwinter_lifecycle::ids::SandboxId;
+use overwinter_lifecycle::record::Sandbox;
+use overwinter_store::StoreError;
+
+use super::{LOCK_PATIENCE, Reconciler};
+use crate::sessions::{Expected, Proof};
+
+/// How many sandboxes are looked at at once.
+const AT_ONCE: usize = 8;
+
+impl Reconciler {
+    /// Takes up everything that was left. Answers when all that is needed to serve is set up; the
+    /// work itself goes on in tasks.
+    ///
+    /// # Errors
+    /// When the records cannot be read.
+    pub async fn take_up(&self) -> Result<(), StoreError> {
+        let unfinished = self.store.recover().await?;
+        let awake = self.store.awake().await?;
+        {
+            let mut unrecovered = self.unrecovered.lock().await;
+            unrecovered.extend(unfinished.iter().map(|sandbox| sandbox.id));
+            unrecovered.extend(awake.iter().copied());
+        }
+        if !unfinished.is_empty() || !awake.is_empty() {
+            tracing::info!(
+                unfinished = unfinished.len(),
+                awake = awake.len(),
+                "taking up what was left"
+            );
+        }
+        for sandbox in unfinished {
+            let deleting = sandbox.running.is_none() && sandbox.phase() == Phase::Deleting;
+            if !deleting {
+                self.own(sandbox);
+            }
+        }
+        let this = self.clone();
+        self.tasks.spawn(async move {
+            futures::stream::iter(awake)
+                .for_each_concurrent(AT_ONCE, |id| this.adopt(id))
+                .await;
+        });
+        Ok(())
+    }
+
+    /// A sandbox on which nothing runs and that may have compute.
+    async fn adopt(&self, id: SandboxId) {
+        let sandbox = match self.store.get(id).await {
+            Ok(Some(sandbox)) if sandbox.running.is_none() => sandbox,
+            Ok(_) => return,
+            Err(error) => {
+                tracing::error!(sandbox = %id, %error, "the record cannot be read");
+                return;
+            }
+        };
+        if let Err(error) = self.ensure_recovered(&sandbox).await {
+            tracing::error!(sandbox = %id, %error, "its driver could not recover it");
+        }
+        self.check_for_loss(id).await;
+    }
+
+    /// Has the driver take the sandbox's lock and clear up, once in the life of this gateway.
+    ///
+    /// # Errors
+    /// What the driver says; it is asked again the next time.
+    pub(super) async fn ensure_recovered(&self, sandbox: &Sandbox) -> Result<(), DriverError> {
+        if !self.unrecovered.lock().await.contains(&sandbox.id) {
+            return Ok(());
+        }
+        // The supervisor may knock as soon as its socket is there.
+        if sandbox.phase() == Phase::Ready || sandbox.compute.may_exist() {
+            let slot = self.hub.slot(sandbox.id, sandbox.name.as_str());
+            if !slot.is_expecting(sandbox.issued) && sandbox.running.is_none() {
+                let proof = sandbox.secret.map_or(Proof::Fresh, Proof::Same);
+                slot.expect(Expected {
+                    incarnation: sandbox.issued,
+                    proof,
+                });
+            }
+            if sandbox.phase() == Phase::Ready {
+                slot.open_gate();
+                self.watch_main(sandbox, &slot);
+            }
+        }
+        if let Some(driver) = self.driver_of(sandbox) {
+            let driver = Arc::clone(driver);
+            driver.recover(sandbox.id, LOCK_PATIENCE).await?;
+        }
+        self.unrecovered.lock().await.remove(&sandbox.id);
+        Ok(())
+    }
+}

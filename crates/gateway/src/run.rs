@@ -1,0 +1,164 @@
+//! Putting a gateway together: store, drivers, reconciler, front door; in this order, and nothing is
+//! served before what was left is taken up.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use overwinter_driver::ledger::{Ledger, LedgerUnavailable, Receipt};
+use overwinter_driver_local as local;
+use overwinter_lifecycle::ids::SandboxId;
+use overwinter_store::{Location, Store, StoreError, StoreOptions, WriterKind};
+
+use crate::api::Api;
+use crate::config::Config;
+use crate::ports::Ports;
+use crate::reconciler::{Drivers, Reconciler};
+use crate::server::{self, ServerError};
+use crate::sessions::{CredentialKey, Hub};
+use crate::telemetry::Telemetry;
+
+/// How long what runs may take to reach a recorded step when the gateway is asked to end.
+const GOODBYE: Duration = Duration::from_secs(10);
+
+/// Why a gateway does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    #[error("the driver \"local\" cannot be used: {0}")]
+    Local(#[from] local::OpenError),
+    #[error("no driver is enabled")]
+    NoDriver,
+    #[error("records name the driver {0:?}, which is not configured")]
+    DriverGone(String),
+    #[error(
+        "the supervisor is not beside the gateway; set `local.supervisor` in the configuration"
+    )]
+    NoSupervisor,
+    #[error("signals cannot be awaited: {0}")]
+    Signals(std::io::Error),
+}
+
+/// The store, as drivers see it.
+struct StoreLedger(Store);
+
+#[async_trait]
+impl Ledger for StoreLedger {
+    async fn newest(&self, sandbox: SandboxId) -> Result<Option<Receipt>, LedgerUnavailable> {
+        match self.0.newest_receipt(sandbox).await {
+            Ok(found) => Ok(found.map(|receipt| Receipt {
+                key: receipt.key,
+                kind: receipt.kind,
+                outcome: receipt.outcome,
+            })),
+            Err(error) => Err(LedgerUnavailable(error.to_string())),
+        }
+    }
+}
+
+/// Runs a gateway until SIGTERM or SIGINT.
+///
+/// # Errors
+/// [`StartError`]; once it serves, it ends without one.
+pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
+    let data_dir = config.data_dir();
+    let store = Store::open(StoreOptions {
+        location: Location::Folder(data_dir.clone()),
+        writer: WriterKind::Thread,
+        limits: config.limits,
+        now: ports.clock.wall(),
+        on_commit: None,
+    })?;
+    let meta = store.meta().clone();
+    let hub = Hub::new(CredentialKey::new(meta.key));
+    let mut drivers = Drivers::default();
+    if config.local.enabled {
+        let driver = open_local(&config, &data_dir, &meta.gateway.to_string(), &hub, &store)?;
+        drivers.add(driver).await;
+    }
+    if drivers.default_name().is_none() {
+        return Err(StartError::NoDriver);
+    }
+    // A driver that has records cannot be taken out of the configuration.
+    for name in store.drivers_in_use().await? {
+        if drivers.get(&name).is_none() {
+            return Err(StartError::DriverGone(name));
+        }
+    }
+    let reconciler = Reconciler::new(store, hub, Arc::new(drivers), ports, Telemetry::default());
+    let api = Api::new(reconciler.clone());
+    let listener = server::bind(&config.socket())?;
+    reconciler.take_up().await?;
+    reconciler.keep_house();
+    let services = server::services(&api)?;
+    tracing::info!(
+        socket = %config.socket().display(),
+        data_dir = %data_dir.display(),
+        gateway = %meta.gateway,
+        epoch = meta.epoch,
+        "serving"
+    );
+    let stop = stop_signal().map_err(StartError::Signals)?;
+    server::serve(listener, services, stop).await;
+    match api.drain(GOODBYE).await {
+        Ok(unfinished) if unfinished.is_empty() => tracing::info!("ended"),
+        Ok(unfinished) => {
+            tracing::info!(
+                unfinished = unfinished.len(),
+                "ended; the next start goes on"
+            );
+        }
+        Err(_) => tracing::warn!("ended; what is unfinished could not be counted"),
+    }
+    // Sandboxes stay as they are: ending the gateway ends no compute.
+    let _ = std::fs::remove_file(config.socket());
+    Ok(())
+}
+
+fn open_local(
+    config: &Config,
+    data_dir: &std::path::Path,
+    gateway: &str,
+    hub: &Hub,
+    store: &Store,
+) -> Result<Arc<local::LocalDriver>, StartError> {
+    let supervisor = match &config.local.supervisor {
+        Some(path) => path.clone(),
+        None => beside("overwinter-supervisor").ok_or(StartError::NoSupervisor)?,
+    };
+    let mut settings =
+        local::LocalConfig::new(data_dir.join("local"), supervisor, gateway.to_owned());
+    settings.runtime = config.local.runtime.clone().into();
+    if let Some(concurrency) = config.local.runtime_concurrency {
+        settings.runtime_concurrency = concurrency;
+    }
+    let ledger = Arc::new(StoreLedger(store.clone()));
+    Ok(local::LocalDriver::open(
+        settings,
+        Arc::new(hub.clone()),
+        ledger,
+    )?)
+}
+
+/// A program that was installed with this one.
+fn beside(name: &str) -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let path = own.parent()?.join(name);
+    path.is_file().then_some(path)
+}
+
+fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}

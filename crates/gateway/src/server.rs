@@ -1,0 +1,154 @@
+//! The front door: one Unix socket, HTTP/1.1 and HTTP/2, for gRPC, gRPC-Web and Connect (so also
+//! plain JSON). Mode 0600, and the peer's credentials are checked: this user and root alone.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use connectrpc::{ConnectRpcService, DeadlinePolicy, Limits, Router};
+use connectrpc_reflection::Reflector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use overwinter_api::v1;
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::api::Api;
+
+/// Flow control of HTTP/2: a small window for each stream and a large one for the connection, so that
+/// one reader that stalls costs only itself.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 64 << 20;
+const STREAMS: u32 = 1_024;
+/// Of one message, in either direction.
+const MESSAGE: usize = 8 << 20;
+
+/// What reflection and health name.
+const PUBLIC: [&str; 6] = [
+    v1::SANDBOX_SERVICE_SERVICE_NAME,
+    v1::OPERATION_SERVICE_SERVICE_NAME,
+    v1::PROCESS_SERVICE_SERVICE_NAME,
+    v1::FILE_SERVICE_SERVICE_NAME,
+    v1::GATEWAY_SERVICE_SERVICE_NAME,
+    v1::DRIVER_SERVICE_SERVICE_NAME,
+];
+
+/// Why the door cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("the socket {path} is in use by another gateway")]
+    InUse { path: PathBuf },
+    #[error("{path}: {source}")]
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("the services cannot be described: {0}")]
+    Reflection(String),
+}
+
+/// Binds the socket. One that nobody listens on any more is replaced.
+///
+/// # Errors
+/// [`ServerError::InUse`] when somebody answers on it.
+pub fn bind(path: &Path) -> Result<UnixListener, ServerError> {
+    let io = |source| ServerError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(io)?;
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => {
+            return Err(ServerError::InUse {
+                path: path.to_owned(),
+            });
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(_) => std::fs::remove_file(path).map_err(io)?,
+    }
+    // Made unreachable by its mode from the first moment: bound aside, then renamed into place.
+    let aside = path.with_extension(format!("{}.new", std::process::id()));
+    // A leftover of an earlier process with this id is nobody's.
+    let _ = std::fs::remove_file(&aside);
+    let listener = UnixListener::bind(&aside).map_err(io)?;
+    std::fs::set_permissions(&aside, std::fs::Permissions::from_mode(0o600)).map_err(io)?;
+    std::fs::rename(&aside, path).map_err(io)?;
+    Ok(listener)
+}
+
+/// All services, with health and reflection.
+///
+/// # Errors
+/// [`ServerError::Reflection`].
+pub fn services(api: &Api) -> Result<ConnectRpcService<Router>, ServerError> {
+    let shared = Arc::new(api.clone());
+    let router = v1::SandboxServiceExt::register(shared.clone(), Router::new());
+    let router = v1::OperationServiceExt::register(shared.clone(), router);
+    let router = v1::ProcessServiceExt::register(shared.clone(), router);
+    let router = v1::FileServiceExt::register(shared.clone(), router);
+    let router = v1::GatewayServiceExt::register(shared.clone(), router);
+    let router = v1::DriverServiceExt::register(shared, router);
+    let reflector = Reflector::from_descriptor_set_bytes(overwinter_api::DESCRIPTOR_SET)
+        .map_err(|error| ServerError::Reflection(error.to_string()))?
+        .with_services(PUBLIC);
+    let router = connectrpc_reflection::install(router, reflector);
+    let (router, _health) = connectrpc_health::install_static(router, PUBLIC);
+    Ok(ConnectRpcService::new(router)
+        .with_limits(Limits::unlimited().with_max_message_size(MESSAGE))
+        .with_deadline_policy(DeadlinePolicy::default()))
+}
+
+/// Serves until `stop` resolves.
+pub async fn serve(
+    listener: UnixListener,
+    services: ConnectRpcService<Router>,
+    stop: impl Future<Output = ()>,
+) {
+    let own = own_uid();
+    tokio::pin!(stop);
+    loop {
+        let stream = tokio::select! {
+            () = &mut stop => return,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection was not accepted");
+                    continue;
+                }
+            },
+        };
+        match stream.peer_cred() {
+            Ok(peer) if peer.uid() == own || peer.uid() == 0 => {
+                tokio::spawn(connection(stream, services.clone()));
+            }
+            Ok(peer) => tracing::warn!(uid = peer.uid(), "a foreign user was turned away"),
+            Err(error) => tracing::warn!(%error, "a peer without credentials was turned away"),
+        }
+    }
+}
+
+async fn connection(stream: UnixStream, services: ConnectRpcService<Router>) {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http2()
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(STREAMS)
+        .max_frame_size(1 << 20)
+        .max_send_buf_size(1 << 20);
+    let served = builder
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(services))
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection ended");
+    }
+}
+
+/// The user that this process runs as.
+fn own_uid() -> u32 {
+    std::fs::metadata("/proc/self")
+        .map(|found| std::os::unix::fs::MetadataExt::uid(&found))
+        .unwrap_or(u32::MAX)
+}

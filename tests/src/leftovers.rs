@@ -1,0 +1,116 @@
+//! What a gateway with a data folder has left on the host: mounts, cgroups, processes.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+
+/// Where cgroups of every hierarchy are mounted.
+fn hierarchies() -> Vec<PathBuf> {
+    let Ok(mounts) = std::fs::read_to_string("/proc/self/mounts") else { return Vec::new() };
+    mounts
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            let (point, kind) = (words.nth(1)?, words.next()?);
+            matches!(kind, "cgroup" | "cgroup2").then(|| PathBuf::from(point))
+        })
+        .collect()
+}
+
+/// Mount points below a folder, deepest first.
+fn mounts_below(folder: &Path) -> Vec<PathBuf> {
+    let Ok(mounts) = std::fs::read_to_string("/proc/self/mounts") else { return Vec::new() };
+    let mut below: Vec<PathBuf> = mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(1).map(PathBuf::from))
+        .filter(|point| point.starts_with(folder))
+        .collect();
+    below.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
+    below
+}
+
+/// The ids of the gateways whose data lies below a folder.
+fn cgroups_of(folder: &Path) -> Vec<PathBuf> {
+    let mut found = BTreeSet::new();
+    let Ok(sandboxes) = std::fs::read_dir(folder.join("data/local/sandboxes")) else {
+        return Vec::new();
+    };
+    let ids: Vec<String> = sandboxes
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .map(|id| id.replace('-', ""))
+        .collect();
+    for root in hierarchies() {
+        let Ok(gateways) = std::fs::read_dir(root.join("overwinter")) else { continue };
+        for gateway in gateways.flatten() {
+            let Ok(groups) = std::fs::read_dir(gateway.path()) else { continue };
+            for group in groups.flatten() {
+                let name = group.file_name().to_string_lossy().into_owned();
+                if ids.iter().any(|id| name.contains(id.as_str())) {
+                    found.insert(group.path());
+                }
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// Processes that have a file or their root below a folder.
+fn processes_in(folder: &Path) -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let own = std::process::id();
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_string_lossy().parse::<i32>().ok())
+        .filter(|pid| u32::try_from(*pid) != Ok(own))
+        .filter(|pid| {
+            let text = format!("/proc/{pid}/cmdline");
+            std::fs::read_to_string(text)
+                .is_ok_and(|line| line.contains(&*folder.to_string_lossy()))
+        })
+        .collect()
+}
+
+/// # Errors
+/// Names everything that is left.
+pub fn check(folder: &Path) -> anyhow::Result<()> {
+    let mut left = Vec::new();
+    left.extend(mounts_below(folder).into_iter().map(|path| format!("mount {}", path.display())));
+    left.extend(cgroups_of(folder).into_iter().map(|path| format!("cgroup {}", path.display())));
+    left.extend(processes_in(folder).into_iter().map(|pid| format!("process {pid}")));
+    if let Ok(sandboxes) = std::fs::read_dir(folder.join("data/local/sandboxes")) {
+        left.extend(sandboxes.flatten().map(|entry| format!("folder {}", entry.path().display())));
+    }
+    if left.is_empty() { Ok(()) } else { bail!("left behind:\n  {}", left.join("\n  ")) }
+}
+
+/// Clears all that after a test that failed, so that it spoils no other.
+pub fn clear(folder: &Path) {
+    for group in cgroups_of(folder) {
+        let Ok(pids) = std::fs::read_to_string(group.join("cgroup.procs")) else { continue };
+        for pid in pids.lines().filter_map(|line| line.parse::<i32>().ok()) {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+        for file in ["freezer.state", "cgroup.freeze"] {
+            let thawed = if file == "freezer.state" { "THAWED" } else { "0" };
+            if group.join(file).exists() {
+                let _ = std::fs::write(group.join(file), thawed);
+            }
+        }
+    }
+    for point in mounts_below(folder) {
+        let _ = rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH);
+    }
+    for group in cgroups_of(folder) {
+        for _ in 0..50 {
+            match std::fs::remove_dir(&group) {
+                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                }
+                Ok(()) | Err(_) => break,
+            }
+        }
+    }
+}
