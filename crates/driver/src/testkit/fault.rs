@@ -163,9 +163,8 @@ impl Fault {
         let class = kind.class();
         match self {
             Self::Fail(_) => !matches!(class, Class::Attach | Class::Agent),
-            Self::Delay(_) => !matches!(class, Class::Attach),
-            Self::Crash(CrashPoint::BeforeEffect) => {
-                matches!(class, Class::Effect | Class::Question | Class::Agent)
+            Self::Delay(_) | Self::Crash(CrashPoint::BeforeEffect) => {
+                !matches!(class, Class::Attach)
             }
             Self::Crash(CrashPoint::AfterEffect) => matches!(class, Class::Effect),
             Self::DelayReply(_) | Self::LoseReply | Self::ActLate { .. } => {

@@ -256,8 +256,11 @@ impl Hand<'_> {
     }
 
     fn with_credentials(&self, guest: &Arc<Guest>, credentials: &Credentials) -> Applied {
+        // Under the tree's lock: no write may see the one without the other.
+        let mut tree = guest.storage.tree();
         let presents = guest.give(credentials, self.world.config.seed);
-        guest.storage.tree().generation = credentials.incarnation;
+        tree.generation = credentials.incarnation;
+        drop(tree);
         Applied {
             effected: self.now(Vec::new()),
             present: presents.then(|| guest.clone()),

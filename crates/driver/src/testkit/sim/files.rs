@@ -53,8 +53,12 @@ impl Guest {
             ));
         }
         let mut tree = self.storage.tree();
+        // Frozen or ended since the call came: it never gets to write.
+        if !self.is_running() {
+            return Err(AgentError::Gone);
+        }
         let generation = self.generation();
-        if tree.gone || tree.generation != generation || !self.is_running() {
+        if tree.gone || tree.generation != generation {
             let violation = Violation::StaleWrite {
                 sandbox: self.sandbox,
                 by: generation,
