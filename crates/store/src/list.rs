@@ -21,8 +21,8 @@ const LIVING: [&str; 7] = [
     "deleting",
 ];
 
-/// A page, ascending by id. Ids are found in indexes alone (one run for each phase, merged), so a
-/// page costs the same whatever the filter leaves out; only then are the records read.
+/// A page, ascending by id. Ids are found in an index alone (one run for each tenant and phase,
+/// merged), so a page costs the same whatever the filter leaves out; only then are records read.
 pub(crate) fn list(conn: &Connection, filter: &ListFilter) -> Result<Vec<Sandbox>, StoreError> {
     let ids = if filter.labels.is_empty() {
         ids_by_phase(conn, filter)?
@@ -50,32 +50,39 @@ fn after(filter: &ListFilter) -> [u8; 16] {
 }
 
 fn ids_by_phase(conn: &Connection, filter: &ListFilter) -> Result<Vec<SandboxId>, StoreError> {
+    let tenants = match &filter.tenant {
+        Some(tenant) => vec![tenant.clone()],
+        None => tenants(conn)?,
+    };
     let mut ids = Vec::new();
-    for phase in phases(filter) {
-        let rows = limit(filter.limit);
-        let run: Result<Vec<[u8; 16]>, _> = match &filter.tenant {
-            Some(tenant) => conn
-                .prepare_cached(
-                    "SELECT id FROM sandboxes INDEXED BY sandboxes_tenant
-                     WHERE tenant = ?1 AND phase = ?2 AND id > ?3 ORDER BY id LIMIT ?4",
-                )?
-                .query_map(params![tenant, phase, after(filter), rows], |row| {
-                    row.get(0)
-                })?
-                .collect(),
-            None => conn
-                .prepare_cached(
-                    "SELECT id FROM sandboxes INDEXED BY sandboxes_phase
-                     WHERE phase = ?1 AND id > ?2 ORDER BY id LIMIT ?3",
-                )?
-                .query_map(params![phase, after(filter), rows], |row| row.get(0))?
-                .collect(),
-        };
-        ids.extend(run?.into_iter().map(sandbox_id));
+    for tenant in tenants {
+        for phase in phases(filter) {
+            let mut run = conn.prepare_cached(
+                "SELECT id FROM sandboxes INDEXED BY sandboxes_phase
+                 WHERE tenant = ?1 AND phase = ?2 AND id > ?3 ORDER BY id LIMIT ?4",
+            )?;
+            let mut rows = run.query(params![tenant, phase, after(filter), limit(filter.limit)])?;
+            while let Some(row) = rows.next()? {
+                ids.push(sandbox_id(row.get(0)?));
+            }
+        }
     }
     ids.sort_unstable();
     ids.truncate(filter.limit);
     Ok(ids)
+}
+
+/// One step in the index for each.
+fn tenants(conn: &Connection) -> Result<Vec<String>, StoreError> {
+    let mut next = conn.prepare_cached("SELECT min(tenant) FROM sandboxes")?;
+    let mut after = conn.prepare_cached("SELECT min(tenant) FROM sandboxes WHERE tenant > ?1")?;
+    let mut tenants: Vec<String> = Vec::new();
+    let mut found: Option<String> = next.query_row([], |row| row.get(0))?;
+    while let Some(tenant) = found {
+        found = after.query_row([&tenant], |row| row.get(0))?;
+        tenants.push(tenant);
+    }
+    Ok(tenants)
 }
 
 /// Walks the sandboxes with the first label, and looks the rest up.
@@ -145,13 +152,13 @@ pub(crate) fn awake(conn: &Connection) -> Result<Vec<SandboxId>, StoreError> {
 pub(crate) fn drivers_in_use(conn: &Connection) -> Result<Vec<String>, StoreError> {
     let names = conn
         .prepare_cached(
-            "WITH RECURSIVE names (name) AS (
+            "WITH RECURSIVE found (known) AS (
                  SELECT MIN(driver) FROM sandboxes WHERE tombstone_at IS NULL
                  UNION ALL
                  SELECT (SELECT MIN(driver) FROM sandboxes
-                         WHERE tombstone_at IS NULL AND driver > name)
-                 FROM names WHERE name IS NOT NULL
-             ) SELECT name FROM names WHERE name IS NOT NULL",
+                         WHERE tombstone_at IS NULL AND driver > found.known)
+                 FROM found WHERE found.known IS NOT NULL
+             ) SELECT known FROM found WHERE known IS NOT NULL",
         )?
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
@@ -162,7 +169,8 @@ pub(crate) fn drivers_in_use(conn: &Connection) -> Result<Vec<String>, StoreErro
 pub(crate) fn deleting_idle(conn: &Connection) -> Result<Vec<SandboxId>, StoreError> {
     ids(
         conn,
-        "SELECT id FROM sandboxes WHERE phase = 'deleting' AND in_line = 0 ORDER BY id",
+        "SELECT id FROM sandboxes INDEXED BY sandboxes_deleting
+         WHERE phase = 'deleting' AND in_line = 0 ORDER BY id",
     )
 }
 

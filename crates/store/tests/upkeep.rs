@@ -136,6 +136,16 @@ async fn memory_that_is_lost_in_sleep_is_remembered_and_a_stranger_is_not_believ
 }
 
 #[tokio::test]
+async fn the_drivers_of_living_records_are_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    assert_eq!(store.drivers_in_use().await, Ok(Vec::new()));
+    let sandbox = create(&store, "web").await;
+    create(&store, "zoo").await;
+    assert_eq!(store.drivers_in_use().await, Ok(vec![sandbox.spec.driver]));
+}
+
+#[tokio::test]
 async fn a_sweep_forgets_what_has_had_its_time_and_nothing_else() {
     const DAY: i64 = 24 * 60 * 60 * 1000;
     let folder = tempfile::tempdir().unwrap();
