@@ -27,9 +27,26 @@ pub(crate) struct ComputeRecord {
     pub(crate) boot_id: String,
     /// The folder of the supervisor that it runs.
     pub(crate) supervisor: PathBuf,
+    /// PID 1, once the start has ended. None: the runtime's own state tells.
+    pub(crate) first: Option<Identity>,
 }
 
 impl ComputeRecord {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.native == other.native && self.birth == other.birth && self.boot_id == other.boot_id
+    }
+
+    /// PID 1 of a compute that the runtime has started. None: it never came to that.
+    pub(crate) fn find_first(&self, runtime_root: &Path) -> Result<Option<Identity>, LocalError> {
+        if self.first.is_some() {
+            return Ok(self.first);
+        }
+        let state = RuntimeState::read(runtime_root, &self.native)?;
+        Ok(state
+            .filter(|_| is_started(runtime_root, &self.native))
+            .map(|state| state.identity()))
+    }
+
     /// None: no compute was made, or a power loss took the file, and the compute with it.
     pub(crate) fn read(dir: &SandboxDir) -> Result<Option<Self>, LocalError> {
         let path = dir.compute();
@@ -133,14 +150,8 @@ impl Look {
         if record.boot_id != boot_id {
             return Ok(Self::Remains(record));
         }
-        let root = layout.runtime_root();
-        let Some(state) = RuntimeState::read(&root, &record.native)? else {
-            return Ok(Self::Remains(record));
-        };
-        if !is_started(&root, &record.native) {
-            return Ok(Self::Remains(record));
-        }
-        let Some(pidfd) = process::open(state.identity()) else {
+        let first = record.find_first(&layout.runtime_root())?;
+        let Some(pidfd) = first.and_then(process::open) else {
             return Ok(Self::Remains(record));
         };
         match cgroups.state(&record.native)? {

@@ -1,7 +1,7 @@
 //! What this host has, what it lacks, and what to do about it. Changes nothing.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::process::geteuid;
 
@@ -154,7 +154,7 @@ fn other_runtimes(chosen: &Path) -> Vec<Check> {
     .collect()
 }
 
-fn describe(path: &PathBuf) -> String {
+fn describe(path: &Path) -> String {
     let version = version(path).unwrap_or_else(|| "does not tell its version".to_owned());
     format!("{version}, {}", path.display())
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
 pub(crate) struct Entry {
     /// Over each effect; holds the newest key that was carried out.
     effects: Arc<tokio::sync::Mutex<Option<EffectKey>>>,
+    /// Whether an effect is under way.
+    busy: AtomicBool,
     pub(crate) live: Mutex<Option<Live>>,
 }
 
@@ -55,13 +58,35 @@ impl Entry {
     }
 }
 
+/// Alone with a sandbox, as far as this process goes.
+pub(crate) struct Alone {
+    entry: Arc<Entry>,
+    newest: OwnedMutexGuard<Option<EffectKey>>,
+}
+
+impl Alone {
+    fn new(entry: &Arc<Entry>, newest: OwnedMutexGuard<Option<EffectKey>>) -> Self {
+        entry.busy.store(true, Ordering::Release);
+        Self {
+            entry: Arc::clone(entry),
+            newest,
+        }
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.entry.busy.store(false, Ordering::Release);
+    }
+}
+
 /// The right to carry out one effect.
 pub(crate) struct Turn {
     pub(crate) entry: Arc<Entry>,
     /// None where the sandbox has no folder.
     pub(crate) lock: Option<SandboxLock>,
     pub(crate) until: Instant,
-    _guard: OwnedMutexGuard<Option<EffectKey>>,
+    _alone: Alone,
 }
 
 impl LocalDriver {
@@ -134,11 +159,8 @@ impl Shared {
         let until = Instant::now() + ctx.deadline;
         let sandbox = ctx.sandbox();
         let entry = self.entry(sandbox);
-        let effects = Arc::clone(&entry.effects);
-        let mut guard = tokio::time::timeout(ctx.deadline, effects.lock_owned())
-            .await
-            .map_err(|_| DriverError::Unknown("an earlier effect has not ended".to_owned()))?;
-        if guard.is_some_and(|newest| newest > ctx.key) {
+        let mut alone = self.alone(&entry, ctx.deadline).await?;
+        if alone.newest.is_some_and(|newest| newest > ctx.key) {
             return Err(DriverError::Fenced);
         }
         let newest = self
@@ -149,14 +171,18 @@ impl Shared {
         if newest.is_some_and(|newest| newest.key > ctx.key) {
             return Err(DriverError::Fenced);
         }
-        *guard = Some(ctx.key);
+        *alone.newest = Some(ctx.key);
         let dir = self.host.layout.sandbox(sandbox);
         let lock = if dir.0.is_dir() {
-            Some(
-                blocking(move || SandboxLock::take(&dir.lock(), left(until)))
-                    .await
-                    .map_err(LocalError::unsettled)?,
-            )
+            // Free at once, unless a subprocess of an earlier gateway has it.
+            match SandboxLock::try_take(&dir.lock()).map_err(LocalError::without_effect)? {
+                Some(lock) => Some(lock),
+                None => Some(
+                    blocking(move || SandboxLock::take(&dir.lock(), left(until)))
+                        .await
+                        .map_err(LocalError::unsettled)?,
+                ),
+            }
         } else {
             None
         };
@@ -164,24 +190,26 @@ impl Shared {
             entry,
             lock,
             until,
-            _guard: guard,
+            _alone: alone,
         })
     }
 
-    pub(crate) async fn guard(
+    /// Waits until no effect of this process is under way.
+    pub(crate) async fn alone(
         &self,
-        entry: &Entry,
+        entry: &Arc<Entry>,
         patience: Duration,
-    ) -> Result<OwnedMutexGuard<Option<EffectKey>>, DriverError> {
-        tokio::time::timeout(patience, Arc::clone(&entry.effects).lock_owned())
+    ) -> Result<Alone, DriverError> {
+        let guard = tokio::time::timeout(patience, Arc::clone(&entry.effects).lock_owned())
             .await
-            .map_err(|_| DriverError::Unknown("an effect of this gateway has not ended".to_owned()))
+            .map_err(|_| DriverError::Unknown("an earlier effect has not ended".to_owned()))?;
+        Ok(Alone::new(entry, guard))
     }
 
     /// Whether an effect of this process is under way.
     fn is_busy(&self, sandbox: SandboxId) -> bool {
         self.known(sandbox)
-            .is_some_and(|entry| entry.effects.try_lock().is_err())
+            .is_some_and(|entry| entry.busy.load(Ordering::Acquire))
     }
 }
 
@@ -199,6 +227,17 @@ where
         Ok(result) => result,
         // The runtime goes down, or `work` has panicked, which is a bug: nothing is known.
         Err(_) => Err(LocalError::BrokenOff),
+    }
+}
+
+/// [`blocking`] for what ends as an effect does.
+pub(crate) async fn blocking_effect<F>(work: F) -> Result<Effected, DriverError>
+where
+    F: FnOnce() -> Result<Effected, DriverError> + Send + 'static,
+{
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(_) => Err(LocalError::BrokenOff.unsettled()),
     }
 }
 

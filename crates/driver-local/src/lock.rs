@@ -2,6 +2,7 @@
 //! the gateway dies, the lock is free exactly when its last subprocess has ended too.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -36,6 +37,20 @@ impl SandboxLock {
             }
             std::thread::sleep(pause.min(until.saturating_duration_since(Instant::now())));
             pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+
+    /// Whether somebody has it, without taking it: two who look do not see one another.
+    pub(crate) fn is_taken(path: &Path) -> Result<bool, LocalError> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error).at("opening", path),
+        };
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(false),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+            Err(error) => Err(error).at("locking", path),
         }
     }
 

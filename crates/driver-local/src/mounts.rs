@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Gid, Uid};
+use rustix::fs::CWD;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
     mount_bind, mount_change, move_mount, open_tree, unmount,
@@ -40,7 +40,7 @@ pub(crate) struct Mounted {
     at: PathBuf,
 }
 
-/// Mount points in the order in which they are made.
+/// Mount points.
 const POINTS: [&str; 6] = ["lower", "data", "workspace", "attach", "supervisor", "root"];
 
 const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
@@ -66,13 +66,12 @@ impl Mounted {
         let mounted = Self {
             at: plan.at.clone(),
         };
-        // The runtime's child passes through as the sandbox's root, and nobody else does.
-        rustix::fs::chown(
-            &plan.at,
-            Some(Uid::from_raw(plan.base)),
-            Some(Gid::from_raw(plan.base)),
-        )
-        .at("giving away", &plan.at)?;
+        // One mount below which all others lie, so that one call detaches them all: each waits for
+        // every CPU. The runtime's child passes through as the sandbox's root, and nobody else does.
+        let options = CString::new(format!("size=64k,mode=0700,uid={0},gid={0}", plan.base))
+            .map_err(|_| LocalError::Layers("the options hold a NUL"))?;
+        let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
+        mount("tmpfs", &plan.at, "tmpfs", flags, options.as_c_str()).at("mounting on", &plan.at)?;
         for name in POINTS {
             private_folder(&plan.at.join(name), 0o700)?;
         }
@@ -110,19 +109,16 @@ impl Drop for Mounted {
     }
 }
 
-/// Detaches whatever is mounted under `at` and removes the folder. Nothing there is fine.
+/// Detaches all that is mounted at `at` and removes the folder. Nothing there is fine, and so is
+/// another that does the same at the same time.
 pub(crate) fn detach(at: &Path) -> Result<(), LocalError> {
-    for name in POINTS.iter().rev() {
-        let point = at.join(name);
-        loop {
-            match unmount(&point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
-                // Once more: an earlier start that was killed may have mounted below.
-                Ok(()) => continue,
-                Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => break,
-                Err(error) => return Err(error).at("unmounting", &point),
-            }
+    loop {
+        match unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            // Once more: an earlier start that was killed may have mounted below.
+            Ok(()) => continue,
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => break,
+            Err(error) => return Err(error).at("unmounting", at),
         }
-        ignore_missing(fs::remove_dir(&point)).at("removing", &point)?;
     }
     ignore_missing(fs::remove_dir(at)).at("removing", at)
 }

@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
 
 /// A process, told apart from a later one of the same number by when it started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) pid: i32,
     /// Clock ticks since boot, as in /proc/PID/stat.
@@ -31,7 +32,7 @@ pub(crate) fn kill(pidfd: &OwnedFd) {
     let _ = pidfd_send_signal(pidfd, Signal::KILL);
 }
 
-fn has_ended(pidfd: &OwnedFd) -> bool {
+pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
     wait(pidfd, Instant::now())
 }
 

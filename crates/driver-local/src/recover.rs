@@ -25,7 +25,7 @@ pub(crate) fn observe(
 ) -> Result<Observation, LocalError> {
     let dir = host.layout.sandbox(sandbox);
     // An effect is under way: ours, or a subprocess of an earlier gateway.
-    let busy = busy || (dir.0.is_dir() && SandboxLock::try_take(&dir.lock())?.is_none());
+    let busy = busy || SandboxLock::is_taken(&dir.lock())?;
     let observed = if busy {
         Observed::InTransition
     } else {
@@ -47,7 +47,7 @@ impl Shared {
         patience: Duration,
     ) -> Result<(), DriverError> {
         let entry = self.entry(sandbox);
-        let _guard = self.guard(&entry, patience).await?;
+        let _alone = self.alone(&entry, patience).await?;
         let host = Arc::clone(&self.host);
         let dir = host.layout.sandbox(sandbox);
         let (lock, look) = blocking(move || {

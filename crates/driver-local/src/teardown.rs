@@ -13,23 +13,38 @@ use crate::compute::RuntimeState;
 use crate::error::{At, LocalError, ignore_missing};
 use crate::host::Host;
 use crate::mounts;
-use crate::process;
+use crate::process::{self, Identity};
 
 /// Ends the compute `native`, whatever there is of it. Idempotent; nothing there is fine.
 ///
 /// On an error something of it may be left, and the next call goes on from there.
 pub(crate) fn end(host: &Host, native: &str, until: Instant) -> Result<(), LocalError> {
-    end_processes(host, native, until)?;
+    let first = RuntimeState::read(&host.layout.runtime_root(), native)?;
+    end_from(host, native, first.map(|state| state.identity()), until)
+}
+
+/// The same, where PID 1 is known.
+pub(crate) fn end_from(
+    host: &Host,
+    native: &str,
+    first: Option<Identity>,
+    until: Instant,
+) -> Result<(), LocalError> {
+    end_processes(host, native, first, until)?;
     host.cgroups.remove(native, until)?;
     mounts::detach(&host.layout.mounts_of(native))?;
     let state = host.layout.runtime_root().join(native);
     ignore_missing(fs::remove_dir_all(&state)).at("removing", &state)
 }
 
-fn end_processes(host: &Host, native: &str, until: Instant) -> Result<(), LocalError> {
+fn end_processes(
+    host: &Host,
+    native: &str,
+    first: Option<Identity>,
+    until: Instant,
+) -> Result<(), LocalError> {
     // PID 1 first: with it the kernel ends everything in its namespace at once.
-    let first = RuntimeState::read(&host.layout.runtime_root(), native)?
-        .and_then(|state| process::open(state.identity()));
+    let first = first.and_then(process::open);
     if let Some(pidfd) = &first {
         process::kill(pidfd);
         // Frozen on v1, it dies only when it is thawed. No code of its runs: the signal comes first.

@@ -428,6 +428,28 @@ async fn an_unprivileged_gateway_and_an_absent_runtime_are_told_plainly() -> Out
     Ok(())
 }
 
+#[test]
+fn the_doctor_finds_nothing_missing_where_these_tests_run() -> Outcome {
+    if cannot_run().is_some() {
+        return Ok(());
+    }
+    let folder = tempfile::tempdir()?;
+    let checks = overwinter_driver_local::doctor(&folder.path().join("state"), Path::new("runc"));
+    let missing: Vec<_> = checks
+        .iter()
+        .filter(|check| check.status == overwinter_driver_local::Status::Missing)
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(checks.iter().all(|check| !check.detail.is_empty()));
+    let without = overwinter_driver_local::doctor(folder.path(), Path::new("no-such-runtime"));
+    assert!(
+        without
+            .iter()
+            .any(|check| check.name == "runtime" && check.fix.contains("install"))
+    );
+    Ok(())
+}
+
 #[tokio::test]
 async fn fifty_stops_at_once_all_end_and_leave_nothing() -> Outcome {
     if cannot_run().is_some() {

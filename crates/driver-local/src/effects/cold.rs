@@ -176,36 +176,18 @@ impl Shared {
         };
         let sandbox = ctx.sandbox();
         let native = ctx.key.native_name();
-        let record = ComputeRecord {
+        let mut record = ComputeRecord {
             native: native.clone(),
             birth: ctx.incarnation,
             boot_id: self.host.boot_id.clone(),
             supervisor: self.host.supervisor.clone(),
+            first: None,
         };
         let dir = self.host.layout.sandbox(sandbox);
-        let base = {
-            let (host, record) = (Arc::clone(&self.host), record.clone());
-            let name = spec.name.clone();
-            let disk = spec.resources.disk_bytes;
-            blocking(move || {
-                let base = host.ranges.take(sandbox)?;
-                match storage {
-                    Storage::Make => make_storage(&host, sandbox, base, &name, disk)?,
-                    Storage::Keep => {}
-                }
-                let dir = host.layout.sandbox(sandbox);
-                attach::make_folder(&dir.attach())?;
-                folder(&dir.bundle(), 0o700)?;
-                record.write(&dir)?;
-                attach::write(&dir.attach(), &credentials)?;
-                Ok(base)
-            })
-            .await?
-        };
-        let door = Door::open(&dir.attach(), sandbox, base, Arc::clone(&self.port))?;
-        let mounted = {
-            let (host, ctx) = (Arc::clone(&self.host), ctx.clone());
-            blocking(move || prepare(&host, &ctx, &spec, base)).await?
+        let (door, mounted) = {
+            let (shared, ctx, record) = (Arc::clone(self), ctx.clone(), record.clone());
+            blocking(move || shared.set_the_stage(&ctx, &spec, &credentials, storage, &record))
+                .await?
         };
         {
             let _starting = self.starting.read().await;
@@ -215,9 +197,16 @@ impl Shared {
                 .await?;
         }
         let host = Arc::clone(&self.host);
-        let look = blocking(move || {
-            // The sandbox has its own by now.
+        // The sandbox has its own by now, and nobody waits for this.
+        let detaching = Arc::clone(&host);
+        tokio::task::spawn_blocking(move || {
             drop(mounted);
+            drop(detaching);
+        });
+        let look = blocking(move || {
+            record.first = record.find_first(&host.layout.runtime_root())?;
+            // Saves reading the runtime's long state at each look. On a full disk it is read.
+            let _ = record.write(&host.layout.sandbox(sandbox));
             host.look(sandbox)
         })
         .await?;
@@ -231,6 +220,35 @@ impl Shared {
         live.door = Some(door);
         turn.entry.set_live(Some(live));
         Ok(())
+    }
+
+    /// All that must be there before the runtime is called: the note first, by which whatever comes
+    /// of it will be found.
+    fn set_the_stage(
+        &self,
+        ctx: &EffectContext,
+        spec: &ComputeSpec,
+        credentials: &Credentials,
+        storage: Storage,
+        record: &ComputeRecord,
+    ) -> Result<(Door, Mounted), LocalError> {
+        let host = &self.host;
+        let sandbox = ctx.sandbox();
+        let dir = host.layout.sandbox(sandbox);
+        let base = host.ranges.take(sandbox)?;
+        match storage {
+            Storage::Make => {
+                make_storage(host, sandbox, base, &spec.name, spec.resources.disk_bytes)?
+            }
+            Storage::Keep => {}
+        }
+        attach::make_folder(&dir.attach())?;
+        folder(&dir.bundle(), 0o700)?;
+        record.write(&dir)?;
+        attach::write(&dir.attach(), credentials)?;
+        let door = Door::open(&dir.attach(), sandbox, base, Arc::clone(&self.port))?;
+        let mounted = prepare(host, ctx, spec, base)?;
+        Ok((door, mounted))
     }
 
     pub(crate) fn watch_of(&self, sandbox: SandboxId, running: Running) -> Live {

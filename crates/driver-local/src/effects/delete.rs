@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use overwinter_driver::{Compute, Debt, DebtKind, DriverError, EffectContext, Effected};
 use overwinter_lifecycle::ids::SandboxId;
+use tokio::sync::oneshot;
 
 use super::effected;
 use crate::driver::{Shared, blocking};
@@ -32,7 +33,7 @@ impl Shared {
     pub(crate) async fn discard(self: &Arc<Self>, debt: &Debt) -> Result<(), DriverError> {
         let sandbox = debt.key.sandbox;
         let entry = self.entry(sandbox);
-        let _guard = self.guard(&entry, DEBT_WITHIN).await?;
+        let _alone = self.alone(&entry, DEBT_WITHIN).await?;
         match debt.kind {
             DebtKind::Compute => {
                 let (host, native) = (Arc::clone(&self.host), debt.reference.clone());
@@ -68,7 +69,7 @@ impl Shared {
             blocking(move || teardown::end_others(&host, sandbox, None, until)).await?;
         }
         let shared = Arc::clone(self);
-        blocking(move || {
+        background("remove", move || {
             let host = &shared.host;
             let dir = host.layout.sandbox(sandbox).0;
             ignore_missing(fs::remove_dir_all(&dir)).at("removing", &dir)?;
@@ -82,4 +83,22 @@ impl Shared {
         })
         .await
     }
+}
+
+/// On a thread of its own and behind everything else: a large tree takes seconds.
+async fn background<F>(name: &'static str, work: F) -> Result<(), LocalError>
+where
+    F: FnOnce() -> Result<(), LocalError> + Send + 'static,
+{
+    let (sender, receiver) = oneshot::channel();
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            // Of this thread alone. Refused: it goes on as everybody else.
+            let _ = rustix::process::setpriority_process(None, 10);
+            // Nobody may be waiting any more; then nobody is told.
+            let _ = sender.send(work());
+        })
+        .at("starting a thread to", std::path::Path::new(name))?;
+    receiver.await.unwrap_or(Err(LocalError::BrokenOff))
 }

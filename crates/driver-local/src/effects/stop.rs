@@ -7,6 +7,7 @@ use std::time::Instant;
 use overwinter_driver::{Compute, DriverError, EffectContext, Effected};
 
 use super::effected;
+use crate::compute::ComputeRecord;
 use crate::driver::{Shared, blocking};
 use crate::error::{At, LocalError};
 use crate::teardown;
@@ -24,8 +25,22 @@ impl Shared {
             let _ending = self.ending.acquire().await;
             let host = Arc::clone(&self.host);
             blocking(move || {
-                if let Some(record) = host.look(sandbox)?.record() {
-                    teardown::end(&host, &record.native, until)?;
+                match host.look(sandbox)?.record() {
+                    Some(ComputeRecord {
+                        native,
+                        first: Some(first),
+                        ..
+                    }) => {
+                        teardown::end_from(&host, native, Some(*first), until)?;
+                    }
+                    Some(ComputeRecord {
+                        native,
+                        first: None,
+                        ..
+                    }) => {
+                        teardown::end(&host, native, until)?;
+                    }
+                    None => {}
                 }
                 teardown::forget(&host, sandbox)
             })
