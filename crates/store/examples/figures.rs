@@ -1,5 +1,5 @@
 //! Prints what a store does on this machine: `cargo run --release -p overwinter-store --example
-//! figures [FOLDER]`. The folder decides which disk is measured.
+//! figures [FOLDER [SANDBOXES]]`. The folder decides which disk is measured.
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot go on ends")]
 
 use std::path::Path;
@@ -24,7 +24,9 @@ async fn main() {
     let folder = tempfile::tempdir_in(parent).unwrap();
     one_caller(&folder.path().join("one")).await;
     many_callers(&folder.path().join("many")).await;
-    many_sandboxes(&folder.path().join("sleeping")).await;
+    let sandboxes = std::env::args().nth(2);
+    let sandboxes = sandboxes.map_or(100_000, |number| number.parse().unwrap());
+    many_sandboxes(&folder.path().join("sleeping"), sandboxes).await;
 }
 
 fn open(folder: &Path) -> Store {
@@ -89,14 +91,13 @@ async fn many_callers(folder: &Path) {
     );
 }
 
-async fn many_sandboxes(folder: &Path) {
-    const SLEEPING: usize = 100_000;
+async fn many_sandboxes(folder: &Path, sleeping: usize) {
     let store = open(folder);
     let tasks: Vec<_> = (0..CALLERS)
         .map(|caller| {
             let store = store.clone();
             tokio::spawn(async move {
-                for number in (caller..SLEEPING).step_by(CALLERS) {
+                for number in (caller..sleeping).step_by(CALLERS) {
                     let sandbox = create(&store, &format!("sandbox-{number}")).await;
                     suspend(&store, &sandbox).await;
                 }
@@ -113,7 +114,7 @@ async fn many_sandboxes(folder: &Path) {
     let opened = at.elapsed();
     assert!(store.recover().await.unwrap().is_empty());
     println!(
-        "{SLEEPING} sleeping: open {opened:.1?}, with recovery {:.1?}",
+        "{sleeping} sleeping: open {opened:.1?}, with recovery {:.1?}",
         at.elapsed()
     );
     for (what, phases) in [

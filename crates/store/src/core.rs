@@ -1,10 +1,14 @@
 //! The one connection that writes: transactions in, one COMMIT for all that came together.
 //!
 //! ```text
-//!  BEGIN IMMEDIATE ─ savepoint ─ job ─ release ─┬─ … ─ COMMIT ─ answers
-//!                        └─ a job that fails is rolled back alone
-//!  disk full: ROLLBACK, give the reserve up, the same jobs again, essential ones only
+//!  BEGIN IMMEDIATE ─ job ─ job ─ … ─ COMMIT ─ answers
+//!   a job fails        it has written nothing: its answer is kept, the others go on
+//!                      it has written: ROLLBACK, and all the others again without it
+//!   the disk is full   ROLLBACK, give the reserve up, and the essential ones again
 //! ```
+//!
+//! No savepoints: a refusal comes before the first write nearly always, and a savepoint would copy
+//! every page that each job touches.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -50,6 +54,8 @@ pub(crate) enum Urgency {
 pub(crate) struct Job {
     pub(crate) label: &'static str,
     pub(crate) urgency: Urgency,
+    /// It has its answer, and is not run again.
+    settled: bool,
     work: Box<dyn Work>,
 }
 
@@ -64,9 +70,22 @@ trait Work: Send {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ran {
-    Keep,
-    Undo,
+    Done,
+    Failed,
     Full,
+}
+
+/// Why a batch was not committed.
+enum Stopped {
+    /// A job failed after it had written. It has its answer; the others are to be run again.
+    Spoiled,
+    Failed(StoreError),
+}
+
+impl From<StoreError> for Stopped {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error)
+    }
 }
 
 struct Task<T, E, F> {
@@ -84,9 +103,9 @@ where
     fn run(&mut self, tx: &Tx<'_>) -> Ran {
         let result = (self.work)(tx);
         let ran = match &result {
-            Ok(_) => Ran::Keep,
+            Ok(_) => Ran::Done,
             Err(error) if error.is_full() => Ran::Full,
-            Err(_) => Ran::Undo,
+            Err(_) => Ran::Failed,
         };
         self.result = Some(result);
         ran
@@ -130,6 +149,7 @@ impl Job {
             Self {
                 label,
                 urgency,
+                settled: false,
                 work,
             },
             answer,
@@ -187,15 +207,24 @@ impl Core {
         }
     }
 
+    /// Until all that can be committed together is.
     fn attempt(&self, jobs: &mut [Job]) -> Result<(), StoreError> {
-        let done = self.transact(jobs);
-        if done.is_err() && !self.conn.is_autocommit() {
-            self.execute("ROLLBACK")?;
+        loop {
+            let stopped = match self.transact(jobs) {
+                Ok(()) => return Ok(()),
+                Err(stopped) => stopped,
+            };
+            if !self.conn.is_autocommit() {
+                self.execute("ROLLBACK")?;
+            }
+            match stopped {
+                Stopped::Spoiled => {}
+                Stopped::Failed(error) => return Err(error),
+            }
         }
-        done
     }
 
-    fn transact(&self, jobs: &mut [Job]) -> Result<(), StoreError> {
+    fn transact(&self, jobs: &mut [Job]) -> Result<(), Stopped> {
         let only_essential = self.reserve.as_ref().is_some_and(Reserve::is_spent);
         let tx = Tx {
             conn: &self.conn,
@@ -204,30 +233,31 @@ impl Core {
         };
         let mut wrote = Vec::new();
         self.execute("BEGIN IMMEDIATE")?;
-        for job in jobs {
+        for job in jobs.iter_mut().filter(|job| !job.settled) {
             if only_essential && job.urgency == Urgency::Ordinary {
                 job.work.refuse(StoreError::Full);
                 continue;
             }
             let before = self.conn.total_changes();
-            self.execute("SAVEPOINT job")?;
             let ran = job.work.run(&tx);
             if ran == Ran::Full {
-                return Err(StoreError::Full);
+                return Err(StoreError::Full.into());
             }
             if self.conn.is_autocommit() {
                 // SQLite has rolled everything back by itself, the neighbours' work too.
-                return Err(StoreError::Sqlite {
+                return Err(Stopped::Failed(StoreError::Sqlite {
                     code: rusqlite::ffi::SQLITE_ABORT_ROLLBACK,
                     message: "the transaction was rolled back".to_owned(),
-                });
+                }));
             }
-            if ran == Ran::Undo {
-                self.execute("ROLLBACK TO job")?;
-            } else if self.conn.total_changes() > before {
-                wrote.push(job.label);
+            match (ran, self.conn.total_changes() > before) {
+                (Ran::Failed, true) => {
+                    job.settled = true;
+                    return Err(Stopped::Spoiled);
+                }
+                (Ran::Done, true) => wrote.push(job.label),
+                (Ran::Done | Ran::Failed | Ran::Full, _) => {}
             }
-            self.execute("RELEASE job")?;
         }
         self.call_hook(CommitPoint::Before, &wrote);
         self.execute("COMMIT")?;

@@ -113,7 +113,7 @@ fn private_file(path: &Path) -> Result<File, StoreError> {
 fn refuse_unfinishable(conn: &Connection) -> Result<(), StoreError> {
     let unknown = conn
         .query_row(
-            "SELECT id, step_schema FROM operations
+            "SELECT id, step_schema FROM operations INDEXED BY operations_unfinished
              WHERE ended_at IS NULL AND step_schema NOT BETWEEN 1 AND ?1 ORDER BY id LIMIT 1",
             [STEP_SCHEMA],
             |row| Ok((row.get(0)?, row.get(1)?)),

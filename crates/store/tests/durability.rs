@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 
 use overwinter_lifecycle::Depth;
 use overwinter_lifecycle::Phase;
-use overwinter_lifecycle::ids::SandboxId;
+use overwinter_lifecycle::ids::{EffectKey, Fence, SandboxId, Serial};
 use overwinter_lifecycle::operation::{EffectKind, Step};
-use overwinter_lifecycle::recording::{Recorded, Recording};
+use overwinter_lifecycle::record::{Debt, DebtKind};
+use overwinter_lifecycle::recording::{Ending, Recorded, Recording};
 use overwinter_store::{
     AcceptError, CommitPoint, ListFilter, OperationFilter, Store, StoreError, StoreOptions,
     UpdateConfig, label,
@@ -30,14 +31,29 @@ async fn callers_share_commits_and_one_that_fails_spoils_none_of_its_neighbours(
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let taken = create(&store, "taken").await;
+    // An end of an operation that has ended: it is found to be late after its debt was written.
+    let begun = accept(&store, &taken, STOP).await.sandbox;
+    let late = Debt {
+        key: EffectKey {
+            sandbox: taken.id,
+            fence: Fence(1),
+            serial: Serial(1),
+        },
+        kind: DebtKind::Artifact,
+        reference: "of nobody".to_owned(),
+    };
+    let late = asleep(Depth::Stop, begun.issued, vec![late]);
+    record(&store, &begun, Recording::End(Ending::Aborted(fault()))).await;
     let before = store.stats();
     let callers: Vec<_> = (0..64)
         .map(|caller| {
-            let (store, taken) = (store.clone(), taken.id);
+            let (store, begun, late) = (store.clone(), begun.clone(), late.clone());
             tokio::spawn(async move {
                 for turn in 0..8 {
                     let refused = store.accept_create(new_sandbox("taken")).await;
-                    assert_eq!(refused, Err(AcceptError::NameTaken { id: taken }));
+                    assert_eq!(refused, Err(AcceptError::NameTaken { id: begun.id }));
+                    let refused = try_record(&store, &begun, late.clone()).await;
+                    assert_eq!(refused, Err(StoreError::NotRunning));
                     let new = new_sandbox(&format!("sandbox-{caller}-{turn}"));
                     let created = store.accept_create(new).await.unwrap().sandbox;
                     // What was answered is what every later read sees.
@@ -57,6 +73,7 @@ async fn callers_share_commits_and_one_that_fails_spoils_none_of_its_neighbours(
         commits * 4 < transactions,
         "{transactions} transactions took {commits} commits"
     );
+    assert_eq!(store.debt_count(None).await.unwrap(), 0);
     let counted = store.count_by_phase(None).await.unwrap();
     assert_eq!(counted["creating"], 512);
     let changes = store.changes_since(0, 1000).await.unwrap();
@@ -245,12 +262,7 @@ async fn operations_of_schema_1_are_finished_by_this_release() {
     let end = asleep(Depth::Stop, suspending.issued, Vec::new());
     record(&store, suspending, end).await;
     record(&store, resuming, ready(resuming)).await;
-    let ended = record(
-        &store,
-        deleting,
-        Recording::End(overwinter_lifecycle::recording::Ending::Interrupted),
-    )
-    .await;
+    let ended = record(&store, deleting, Recording::End(Ending::Interrupted)).await;
     let delete = deleting.waiting.as_ref().unwrap().id;
     assert_eq!(ended.recorded, Recorded::Ended { next: Some(delete) });
     record(&store, &ended.sandbox, deleted()).await;

@@ -36,10 +36,10 @@ CREATE TABLE sandboxes (
 
 -- A name is held until its delete has ended.
 CREATE UNIQUE INDEX sandboxes_name ON sandboxes (tenant, name) WHERE tombstone_at IS NULL;
-CREATE INDEX sandboxes_phase ON sandboxes (phase, id);
-CREATE INDEX sandboxes_tenant ON sandboxes (tenant, phase, id);
+CREATE INDEX sandboxes_phase ON sandboxes (tenant, phase, id);
 CREATE INDEX sandboxes_driver ON sandboxes (driver) WHERE tombstone_at IS NULL;
 CREATE INDEX sandboxes_seq ON sandboxes (seq);
+CREATE INDEX sandboxes_deleting ON sandboxes (id) WHERE phase = 'deleting';
 CREATE INDEX sandboxes_awake ON sandboxes (id) WHERE may_exist = 1 AND in_line = 0;
 CREATE INDEX sandboxes_tombstones ON sandboxes (tombstone_at) WHERE tombstone_at IS NOT NULL;
 -- Sleeping sandboxes that hold nothing are not in it, so that a sum costs what is in use.

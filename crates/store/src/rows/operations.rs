@@ -62,26 +62,36 @@ pub(crate) fn save<'a>(
     operations: impl IntoIterator<Item = &'a Operation>,
 ) -> Result<(), StoreError> {
     for op in operations {
-        tx.conn
-            .prepare_cached(
+        // The index of the unfinished is rewritten only when an operation leaves it.
+        let sql = match op.ended_at {
+            None => {
                 "INSERT INTO operations
-                     (id, sandbox, tenant, verb, step, step_schema, fence, ended_at, body)
+                     (id, sandbox, tenant, verb, step, step_schema, fence, body, ended_at)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
                  ON CONFLICT (id) DO UPDATE SET step = excluded.step,
                      step_schema = excluded.step_schema, fence = excluded.fence,
-                     ended_at = excluded.ended_at, body = excluded.body",
-            )?
-            .execute(params![
-                op.id.0.into_bytes(),
-                blob(op.sandbox),
-                tenant,
-                op.verb.as_str(),
-                op.step.as_str(),
-                op.step_schema,
-                int(op.fence.0),
-                op.ended_at.map(|at| at.0),
-                encode("operations", op.id.0, op)?,
-            ])?;
+                     body = excluded.body"
+            }
+            Some(_) => {
+                "INSERT INTO operations
+                     (id, sandbox, tenant, verb, step, step_schema, fence, body, ended_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+                 ON CONFLICT (id) DO UPDATE SET step = excluded.step,
+                     step_schema = excluded.step_schema, fence = excluded.fence,
+                     body = excluded.body, ended_at = excluded.ended_at"
+            }
+        };
+        tx.conn.prepare_cached(sql)?.execute(params![
+            op.id.0.into_bytes(),
+            blob(op.sandbox),
+            tenant,
+            op.verb.as_str(),
+            op.step.as_str(),
+            op.step_schema,
+            int(op.fence.0),
+            encode("operations", op.id.0, op)?,
+            op.ended_at.map(|at| at.0),
+        ])?;
     }
     Ok(())
 }

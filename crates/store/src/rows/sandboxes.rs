@@ -109,16 +109,15 @@ pub(crate) fn insert(tx: &Tx<'_>, sandbox: &mut Sandbox) -> Result<(), StoreErro
     let row = Written::of(sandbox)?;
     tx.conn
         .prepare_cached(
-            "INSERT INTO sandboxes (id, revision, seq, phase, tombstone_at, in_line, may_exist,
-                 running, cpu_millis, memory_bytes, disk_bytes, body, tenant, name, driver)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+            "INSERT INTO sandboxes (id, revision, seq, phase, in_line, may_exist, running,
+                 cpu_millis, memory_bytes, disk_bytes, body, tenant, name, driver)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
         )?
         .execute(params![
             blob(sandbox.id),
             int(sandbox.revision),
             int(tx.next_seq()),
             row.phase,
-            row.tombstone_at,
             row.in_line,
             row.may_exist,
             int(row.usage.running),
@@ -140,34 +139,56 @@ pub(crate) fn save(tx: &Tx<'_>, sandbox: &mut Sandbox) -> Result<(), StoreError>
     let read = sandbox.revision;
     sandbox.revision += 1;
     let row = Written::of(sandbox)?;
-    let changed = tx
-        .conn
-        .prepare_cached(
-            "UPDATE sandboxes SET revision = ?2, seq = ?3, phase = ?4, tombstone_at = ?5,
-                 in_line = ?6, may_exist = ?7, running = ?8, cpu_millis = ?9, memory_bytes = ?10,
-                 disk_bytes = ?11, body = ?12
-             WHERE id = ?1 AND revision = ?13",
-        )?
-        .execute(params![
-            blob(sandbox.id),
-            int(sandbox.revision),
-            int(tx.next_seq()),
-            row.phase,
-            row.tombstone_at,
-            row.in_line,
-            row.may_exist,
-            int(row.usage.running),
-            int(row.usage.cpu_millis),
-            int(row.usage.memory_bytes),
-            int(row.usage.disk_bytes),
-            row.body,
-            int(read),
-        ])?;
+    // SQLite rewrites the entries of every index with a column that is set, changed or not: most
+    // steps change none of them.
+    let changed = if row.is_indexed_so(tx, sandbox.id)? {
+        tx.conn
+            .prepare_cached(
+                "UPDATE sandboxes SET revision = ?3, seq = ?4, body = ?5
+                 WHERE id = ?1 AND revision = ?2",
+            )?
+            .execute(params![
+                blob(sandbox.id),
+                int(read),
+                int(sandbox.revision),
+                int(tx.next_seq()),
+                row.body,
+            ])?
+    } else {
+        tx.conn
+            .prepare_cached(
+                "UPDATE sandboxes SET revision = ?3, seq = ?4, body = ?5, phase = ?6,
+                     in_line = ?7, may_exist = ?8, running = ?9, cpu_millis = ?10,
+                     memory_bytes = ?11, disk_bytes = ?12
+                 WHERE id = ?1 AND revision = ?2",
+            )?
+            .execute(params![
+                blob(sandbox.id),
+                int(read),
+                int(sandbox.revision),
+                int(tx.next_seq()),
+                row.body,
+                row.phase,
+                row.in_line,
+                row.may_exist,
+                int(row.usage.running),
+                int(row.usage.cpu_millis),
+                int(row.usage.memory_bytes),
+                int(row.usage.disk_bytes),
+            ])?
+    };
     if changed == 0 {
         let now = get(tx.conn, sandbox.id)?.ok_or(StoreError::NotFound(sandbox.id))?;
         return Err(StoreError::Conflict {
             version: now.revision,
         });
+    }
+    if let Some(at) = sandbox.tombstone_at {
+        tx.conn
+            .prepare_cached(
+                "UPDATE sandboxes SET tombstone_at = ?2 WHERE id = ?1 AND tombstone_at IS NULL",
+            )?
+            .execute(params![blob(sandbox.id), at.0])?;
     }
     operations::save_line(tx, sandbox)
 }
@@ -188,7 +209,6 @@ pub(crate) fn write_labels(tx: &Tx<'_>, sandbox: &Sandbox) -> Result<(), StoreEr
 /// The columns that are derived from a record.
 struct Written {
     phase: &'static str,
-    tombstone_at: Option<i64>,
     in_line: u32,
     may_exist: bool,
     usage: Usage,
@@ -204,11 +224,31 @@ impl Written {
         (sandbox.running, sandbox.waiting) = line;
         Ok(Self {
             phase,
-            tombstone_at: sandbox.tombstone_at.map(|at| at.0),
             in_line: u32::from(sandbox.running.is_some()) + u32::from(sandbox.waiting.is_some()),
             may_exist: sandbox.compute.may_exist(),
             usage,
             body: body?,
         })
+    }
+
+    /// Whether the row says the same in every column that an index has, `seq` apart.
+    fn is_indexed_so(&self, tx: &Tx<'_>, id: SandboxId) -> Result<bool, StoreError> {
+        Ok(tx
+            .conn
+            .prepare_cached(
+                "SELECT 1 FROM sandboxes WHERE id = ?1 AND phase = ?2 AND in_line = ?3
+                   AND may_exist = ?4 AND running = ?5 AND cpu_millis = ?6
+                   AND memory_bytes = ?7 AND disk_bytes = ?8",
+            )?
+            .exists(params![
+                blob(id),
+                self.phase,
+                self.in_line,
+                self.may_exist,
+                int(self.usage.running),
+                int(self.usage.cpu_millis),
+                int(self.usage.memory_bytes),
+                int(self.usage.disk_bytes),
+            ])?)
     }
 }
