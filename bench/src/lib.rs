@@ -1,0 +1,1 @@
+//! Overwinter measured.
