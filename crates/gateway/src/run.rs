@@ -1,15 +1,19 @@
 //! Putting a gateway together: store, drivers, reconciler, front door; in this order, and nothing is
 //! served before what was left is taken up.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use connectrpc::{ConnectRpcService, Router};
 use overwinter_driver::ledger::{Ledger, LedgerUnavailable, Receipt};
 use overwinter_driver_local as local;
 use overwinter_lifecycle::ids::SandboxId;
 use overwinter_store::{Location, Store, StoreError, StoreOptions, WriterKind};
+use tokio::net::UnixListener;
+
+use tokio::net::UnixListener;
 
 use crate::api::Api;
 use crate::config::Config;
@@ -60,12 +64,153 @@ impl Ledger for StoreLedger {
     }
 }
 
+/// A gateway that is put together and does not serve yet. The program makes one from its
+/// configuration; tests and benchmarks make one around a driver of their own.
+pub struct Gateway {
+    pub api: Api,
+    listener: UnixListener,
+}
+
+impl Gateway {
+    /// Binds the socket, takes up what was left and begins to keep house.
+    ///
+    /// # Errors
+    /// [`StartError::DriverGone`]: a driver that has records cannot be taken out of the
+    /// configuration. Else what the store or the socket says.
+    pub async fn start(
+        store: Store,
+        hub: Hub,
+        drivers: Drivers,
+        ports: Ports,
+        socket: &Path,
+    ) -> Result<Self, StartError> {
+        if drivers.default_name().is_none() {
+            return Err(StartError::NoDriver);
+        }
+        for name in store.drivers_in_use().await? {
+            if drivers.get(&name).is_none() {
+                return Err(StartError::DriverGone(name));
+            }
+        }
+        let listener = server::bind(socket)?;
+        let reconciler =
+            Reconciler::new(store, hub, Arc::new(drivers), ports, Telemetry::default());
+        reconciler.take_up().await?;
+        reconciler.keep_house();
+        Ok(Self {
+            api: Api::new(reconciler),
+            listener,
+        })
+    }
+
+    /// Serves until `stop` resolves.
+    ///
+    /// # Errors
+    /// When the services cannot be described.
+    pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), StartError> {
+        let services = server::services(&self.api)?;
+        server::serve(self.listener, services, stop).await;
+        Ok(())
+    }
+}
+
+/// The hub of a store's gateway: its credentials are derived from the store's key.
+#[must_use]
+pub fn hub_of(store: &Store) -> Hub {
+    Hub::new(CredentialKey::new(store.meta().key))
+}
+
+/// A gateway that is put together and serves nothing yet. Whoever embeds one brings the store, the
+/// drivers and the ports; [`run`] makes them from a configuration.
+pub struct Gateway {
+    api: Api,
+}
+
+impl Gateway {
+    /// The hub is the port that the drivers were given.
+    ///
+    /// # Errors
+    /// [`StartError::NoDriver`]; [`StartError::DriverGone`], because a driver that has records cannot
+    /// be taken out of the configuration.
+    pub async fn assemble(
+        store: Store,
+        hub: Hub,
+        drivers: Drivers,
+        ports: Ports,
+    ) -> Result<Self, StartError> {
+        if drivers.default_name().is_none() {
+            return Err(StartError::NoDriver);
+        }
+        for name in store.drivers_in_use().await? {
+            if drivers.get(&name).is_none() {
+                return Err(StartError::DriverGone(name));
+            }
+        }
+        let reconciler =
+            Reconciler::new(store, hub, Arc::new(drivers), ports, Telemetry::default());
+        Ok(Self {
+            api: Api::new(reconciler),
+        })
+    }
+
+    /// Takes up what was left and listens on `socket`: from here on calls are answered once
+    /// [`Open::serve`] runs.
+    ///
+    /// # Errors
+    /// When the socket cannot be had, or the records cannot be read.
+    pub async fn open(self, socket: &Path) -> Result<Open, StartError> {
+        let listener = server::bind(socket)?;
+        self.api.reconciler.take_up().await?;
+        self.api.reconciler.keep_house();
+        let services = server::services(&self.api)?;
+        Ok(Open {
+            api: self.api,
+            listener,
+            services,
+            socket: socket.to_owned(),
+        })
+    }
+}
+
+/// A gateway that listens.
+pub struct Open {
+    api: Api,
+    listener: UnixListener,
+    services: ConnectRpcService<Router>,
+    socket: PathBuf,
+}
+
+impl Open {
+    #[must_use]
+    pub const fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// Serves until `stop` resolves, then drains. Sandboxes stay as they are: ending the gateway
+    /// ends no compute.
+    pub async fn serve(self, stop: impl Future<Output = ()>) {
+        server::serve(self.listener, self.services, stop).await;
+        match self.api.drain(GOODBYE).await {
+            Ok(unfinished) if unfinished.is_empty() => tracing::info!("ended"),
+            Ok(unfinished) => {
+                tracing::info!(
+                    unfinished = unfinished.len(),
+                    "ended; the next start goes on"
+                );
+            }
+            Err(_) => tracing::warn!("ended; what is unfinished could not be counted"),
+        }
+        let _ = std::fs::remove_file(self.socket);
+    }
+}
+
 /// Runs a gateway until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// [`StartError`]; once it serves, it ends without one.
 pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
     let data_dir = config.data_dir();
+    let socket = config.socket();
     let store = Store::open(StoreOptions {
         location: Location::Folder(data_dir.clone()),
         writer: WriterKind::Thread,
@@ -80,48 +225,23 @@ pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
         let driver = open_local(&config, &data_dir, &meta.gateway.to_string(), &hub, &store)?;
         drivers.add(driver).await;
     }
-    if drivers.default_name().is_none() {
-        return Err(StartError::NoDriver);
-    }
-    // A driver that has records cannot be taken out of the configuration.
-    for name in store.drivers_in_use().await? {
-        if drivers.get(&name).is_none() {
-            return Err(StartError::DriverGone(name));
-        }
-    }
-    let reconciler = Reconciler::new(store, hub, Arc::new(drivers), ports, Telemetry::default());
-    let api = Api::new(reconciler.clone());
-    let listener = server::bind(&config.socket())?;
-    reconciler.take_up().await?;
-    reconciler.keep_house();
-    let services = server::services(&api)?;
+    let gateway = Gateway::assemble(store, hub, drivers, ports).await?;
+    let open = gateway.open(&socket).await?;
     tracing::info!(
-        socket = %config.socket().display(),
+        socket = %socket.display(),
         data_dir = %data_dir.display(),
         gateway = %meta.gateway,
         epoch = meta.epoch,
         "serving"
     );
-    let stop = stop_signal().map_err(StartError::Signals)?;
-    server::serve(listener, services, stop).await;
-    match api.drain(GOODBYE).await {
-        Ok(unfinished) if unfinished.is_empty() => tracing::info!("ended"),
-        Ok(unfinished) => {
-            tracing::info!(
-                unfinished = unfinished.len(),
-                "ended; the next start goes on"
-            );
-        }
-        Err(_) => tracing::warn!("ended; what is unfinished could not be counted"),
-    }
-    // Sandboxes stay as they are: ending the gateway ends no compute.
-    let _ = std::fs::remove_file(config.socket());
+    open.serve(stop_signal().map_err(StartError::Signals)?)
+        .await;
     Ok(())
 }
 
 fn open_local(
     config: &Config,
-    data_dir: &std::path::Path,
+    data_dir: &Path,
     gateway: &str,
     hub: &Hub,
     store: &Store,

@@ -37,7 +37,6 @@ pub fn spec(spec: v1::ProcessSpec, sandbox_env: &[(String, String)]) -> wire::Pr
         },
         stdin: spec.stdin,
         main: false,
-        ..Default::default()
     }
 }
 
@@ -46,7 +45,6 @@ pub fn window(size: &v1::WindowSize) -> wire::WindowSize {
     wire::WindowSize {
         rows: size.rows,
         columns: size.columns,
-        ..Default::default()
     }
 }
 
@@ -69,7 +67,6 @@ pub fn exit(exit: &wire::ExitResult) -> v1::ExitResult {
         stdout_bytes: exit.stdout_bytes,
         stderr_bytes: exit.stderr_bytes,
         exited_at: timestamp(exit.exited_at_ms),
-        ..Default::default()
     }
 }
 
@@ -85,7 +82,6 @@ pub fn info(info: &wire::ProcessInfo) -> v1::ProcessInfo {
         tty: info.tty,
         main: info.main,
         user: info.user.clone(),
-        ..Default::default()
     }
 }
 
@@ -134,7 +130,6 @@ pub fn from_stored(result: &ProcessResult) -> v1::ProcessInfo {
             stdout_bytes: number("stdout_bytes").unsigned_abs(),
             stderr_bytes: number("stderr_bytes").unsigned_abs(),
             exited_at: timestamp(result.exited_at.0),
-            ..Default::default()
         }),
         ..Default::default()
     }
@@ -167,11 +162,9 @@ pub async fn run(
     let start = wire::ExecStart {
         process_id,
         process: MessageField::some(process),
-        ..Default::default()
     };
     let request = wire::ExecRequest {
         message: Some(wire::exec_request::Message::Start(Box::new(start))),
-        ..Default::default()
     };
     // The request side stays open: closing it is end of input, not of the call.
     let input = futures::stream::iter([request]).chain(futures::stream::pending());

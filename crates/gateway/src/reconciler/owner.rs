@@ -165,6 +165,10 @@ async fn record(
                 owned.timings.clear();
                 owned.exits.clear();
                 reconciler.settle_slot(&owned.sandbox);
+                if owes(&recording) {
+                    let reconciler = reconciler.clone();
+                    tokio::spawn(async move { reconciler.pay_debts().await });
+                }
                 for operation in &written.ended {
                     reconciler.telemetry.ended(operation);
                 }
@@ -172,6 +176,19 @@ async fn record(
                 Progress::Ended
             }
         });
+    }
+}
+
+/// Whether a recording has left something to be removed: then at once, not in the next round.
+fn owes(recording: &Recording) -> bool {
+    match recording {
+        Recording::End(Ending::Suspended(asleep)) => !asleep.debts.is_empty(),
+        Recording::End(Ending::NeverWas { debts, .. }) => !debts.is_empty(),
+        Recording::End(_)
+        | Recording::Intent { .. }
+        | Recording::Terminated
+        | Recording::Reattach(_)
+        | Recording::FallBack => false,
     }
 }
 

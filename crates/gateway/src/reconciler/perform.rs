@@ -342,7 +342,6 @@ impl Reconciler {
                 ..Default::default()
             }
             .into(),
-            ..Default::default()
         };
         let event = self
             .ask(op, slot, |agent| async move {

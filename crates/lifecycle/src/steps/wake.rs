@@ -6,7 +6,7 @@
 
 use super::{Action, Event, Observed, TRIES, end, intent, lost_track};
 use crate::operation::{Achieved, EffectKind, Operation, Step, Verb};
-use crate::record::{Compute, Sandbox};
+use crate::record::{Compute, Debt, DebtKind, Sandbox};
 use crate::recording::{Ending, Memory, Recording};
 use crate::{Depth, Fault, Reason};
 
@@ -76,10 +76,7 @@ pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event
                 ..
             },
             Event::Refused(fault),
-        ) => end(Ending::NeverWas {
-            fault,
-            debts: Vec::new(),
-        }),
+        ) => never_was(op, fault),
         (
             Action::Call {
                 effect: effect @ (EffectKind::Start | EffectKind::Resume(_)),
@@ -129,6 +126,19 @@ fn remarks(event: Event) -> Vec<String> {
         Event::Unreachable => vec!["its supervisor did not answer".to_owned()],
         _ => Vec::new(),
     }
+}
+
+/// A create that leaves no sandbox. Whatever storage its effect made is owed from here on.
+fn never_was(op: &Operation, fault: Fault) -> Action {
+    let storage = op.intent_key().map(|key| Debt {
+        key,
+        kind: DebtKind::Storage,
+        reference: key.sandbox.to_string(),
+    });
+    end(Ending::NeverWas {
+        fault,
+        debts: storage.into_iter().collect(),
+    })
 }
 
 /// The driver refused, surely without an effect: nothing ran.
@@ -263,13 +273,13 @@ fn settle(
             Some(effect @ (EffectKind::Create | EffectKind::Start)),
             Observed::Absent | Observed::Stopped,
         ) if tries < TRIES => again(effect),
-        (Some(EffectKind::Create), Observed::Absent | Observed::Stopped) => end(Ending::NeverWas {
-            fault: Fault::new(
+        (Some(EffectKind::Create), Observed::Absent | Observed::Stopped) => never_was(
+            op,
+            Fault::new(
                 Reason::StartFailed,
                 "its compute ended before its supervisor attached",
             ),
-            debts: Vec::new(),
-        }),
+        ),
         (Some(EffectKind::Start | EffectKind::Delete), Observed::Absent | Observed::Stopped) => {
             cold_start_failed(
                 sandbox,
