@@ -13,8 +13,6 @@ use overwinter_lifecycle::ids::SandboxId;
 use overwinter_store::{Location, Store, StoreError, StoreOptions, WriterKind};
 use tokio::net::UnixListener;
 
-use tokio::net::UnixListener;
-
 use crate::api::Api;
 use crate::config::Config;
 use crate::ports::Ports;
@@ -62,62 +60,6 @@ impl Ledger for StoreLedger {
             Err(error) => Err(LedgerUnavailable(error.to_string())),
         }
     }
-}
-
-/// A gateway that is put together and does not serve yet. The program makes one from its
-/// configuration; tests and benchmarks make one around a driver of their own.
-pub struct Gateway {
-    pub api: Api,
-    listener: UnixListener,
-}
-
-impl Gateway {
-    /// Binds the socket, takes up what was left and begins to keep house.
-    ///
-    /// # Errors
-    /// [`StartError::DriverGone`]: a driver that has records cannot be taken out of the
-    /// configuration. Else what the store or the socket says.
-    pub async fn start(
-        store: Store,
-        hub: Hub,
-        drivers: Drivers,
-        ports: Ports,
-        socket: &Path,
-    ) -> Result<Self, StartError> {
-        if drivers.default_name().is_none() {
-            return Err(StartError::NoDriver);
-        }
-        for name in store.drivers_in_use().await? {
-            if drivers.get(&name).is_none() {
-                return Err(StartError::DriverGone(name));
-            }
-        }
-        let listener = server::bind(socket)?;
-        let reconciler =
-            Reconciler::new(store, hub, Arc::new(drivers), ports, Telemetry::default());
-        reconciler.take_up().await?;
-        reconciler.keep_house();
-        Ok(Self {
-            api: Api::new(reconciler),
-            listener,
-        })
-    }
-
-    /// Serves until `stop` resolves.
-    ///
-    /// # Errors
-    /// When the services cannot be described.
-    pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), StartError> {
-        let services = server::services(&self.api)?;
-        server::serve(self.listener, services, stop).await;
-        Ok(())
-    }
-}
-
-/// The hub of a store's gateway: its credentials are derived from the store's key.
-#[must_use]
-pub fn hub_of(store: &Store) -> Hub {
-    Hub::new(CredentialKey::new(store.meta().key))
 }
 
 /// A gateway that is put together and serves nothing yet. Whoever embeds one brings the store, the
