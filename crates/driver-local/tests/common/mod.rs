@@ -108,8 +108,8 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// PID 1 is `init`, run by the image's shell.
-    pub async fn new(init: &str) -> Result<Self, Box<dyn std::error::Error>> {
+    /// A folder with an image in it, and settings of a gateway of its own.
+    pub fn place() -> Result<(tempfile::TempDir, LocalConfig), Box<dyn std::error::Error>> {
         let folder = tempfile::Builder::new().prefix("ow-local-").tempdir()?;
         // The runtime's child, an ordinary user, walks through.
         fs::set_permissions(
@@ -118,8 +118,16 @@ impl Bed {
         )?;
         busybox_image(&folder.path().join("image"))?;
         let gateway = format!("test-{}", Uuid::now_v7().simple());
-        let mut config =
-            LocalConfig::new(folder.path().join("state"), PathBuf::from(BUSYBOX), gateway);
+        let state = folder.path().join("state");
+        Ok((
+            folder,
+            LocalConfig::new(state, PathBuf::from(BUSYBOX), gateway),
+        ))
+    }
+
+    /// PID 1 is `init`, run by the image's shell.
+    pub async fn new(init: &str) -> Result<Self, Box<dyn std::error::Error>> {
+        let (folder, mut config) = Self::place()?;
         config.init_args = Some(["/bin/sh", "-c", init].map(str::to_owned).to_vec());
         let (driver, receipts, connections) = open(&config, Arc::default())?;
         let image = driver
@@ -191,37 +199,42 @@ impl Bed {
         self.state().join("sandboxes").join(sandbox.to_string())
     }
 
-    /// What is left on the host of this gateway: mounts, control groups, folders.
     pub fn left(&self) -> Vec<String> {
-        let state = self.state().canonicalize().unwrap_or_else(|_| self.state());
-        let state = state.display().to_string();
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mut left: Vec<String> = mounts
-            .lines()
-            .filter(|line| line.contains(&state) && !line.contains(&format!(" {state}/mnt ")))
-            .map(str::to_owned)
-            .collect();
-        for root in fs::read_dir("/sys/fs/cgroup")
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let group = root.path().join("overwinter").join(&self.config.gateway_id);
-            if group.exists() {
-                left.push(group.display().to_string());
-            }
-        }
-        for folder in ["sandboxes", "ranges", "runc", "mnt"] {
-            for entry in fs::read_dir(self.state().join(folder))
-                .into_iter()
-                .flatten()
-                .flatten()
-            {
-                left.push(entry.path().display().to_string());
-            }
-        }
-        left
+        host_leftovers(&self.config)
     }
+}
+
+/// What is left on the host of this gateway: mounts, control groups, folders.
+pub fn host_leftovers(config: &LocalConfig) -> Vec<String> {
+    let state = &config.state_dir;
+    let text = state
+        .canonicalize()
+        .unwrap_or_else(|_| state.clone())
+        .display()
+        .to_string();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut left: Vec<String> = mounts
+        .lines()
+        .filter(|line| line.contains(&text) && !line.contains(&format!(" {text}/mnt ")))
+        .map(str::to_owned)
+        .collect();
+    for root in fs::read_dir("/sys/fs/cgroup")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let group = root.path().join("overwinter").join(&config.gateway_id);
+        if group.exists() {
+            left.push(group.display().to_string());
+        }
+    }
+    for folder in ["sandboxes", "ranges", "runc", "mnt"] {
+        let entries = fs::read_dir(state.join(folder));
+        for entry in entries.into_iter().flatten().flatten() {
+            left.push(entry.path().display().to_string());
+        }
+    }
+    left
 }
 
 type Opened = (
@@ -286,7 +299,7 @@ pub fn busybox_image(root: &Path) -> Outcome {
     }
     fs::copy(BUSYBOX, root.join("bin/busybox"))?;
     for applet in [
-        "sh", "cat", "sleep", "touch", "mkdir", "rm", "id", "echo", "stat",
+        "true", "false", "sh", "cat", "sleep", "touch", "mkdir", "rm", "id", "echo", "stat",
     ] {
         symlink("busybox", root.join("bin").join(applet))?;
     }

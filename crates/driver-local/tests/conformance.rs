@@ -1,0 +1,148 @@
+//! The suite that every driver passes, on this host with the real supervisor.
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use common::{Bed, Outcome, busybox_image, cannot_run, host_leftovers, supervisor};
+use overwinter_driver::attach::{AttachProof, AttachRefused, Io};
+use overwinter_driver::testkit::conformance::{self, Backend, TestLedger, TestPort};
+use overwinter_driver::{Agent, AttachPort, Driver, Peer, PinnedImage};
+use overwinter_driver_local::{LocalConfig, LocalDriver};
+use overwinter_lifecycle::ids::SandboxId;
+use tokio::task::JoinHandle;
+
+/// The gateway's end of every connection, which dies with it.
+struct Wires {
+    port: Arc<TestPort>,
+    carried: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl AttachPort for Wires {
+    fn connection(&self, sandbox: SandboxId, mut io: Box<dyn Io>, peer: Peer) {
+        let (mut near, far) = tokio::io::duplex(1 << 16);
+        let carried = tokio::spawn(async move {
+            let _ = tokio::io::copy_bidirectional(&mut io, &mut near).await;
+        });
+        self.carried.lock().unwrap().push(carried);
+        self.port.connection(sandbox, Box::new(far), peer);
+    }
+
+    fn agent(
+        &self,
+        sandbox: SandboxId,
+        proof: &AttachProof,
+        agent: Arc<dyn Agent>,
+    ) -> Result<(), AttachRefused> {
+        self.port.agent(sandbox, proof, agent)
+    }
+}
+
+struct Host {
+    driver: Mutex<Arc<LocalDriver>>,
+    wires: Arc<Wires>,
+    ledger: Arc<TestLedger>,
+    config: LocalConfig,
+    folder: tempfile::TempDir,
+}
+
+impl Host {
+    fn new(supervisor: PathBuf) -> Result<Self, Box<dyn std::error::Error>> {
+        let (folder, mut config) = Bed::place()?;
+        config.supervisor = supervisor;
+        let wires = Arc::new(Wires {
+            port: TestPort::new(),
+            carried: Mutex::default(),
+        });
+        let ledger = Arc::new(TestLedger::default());
+        let driver = LocalDriver::open(config.clone(), wires.clone(), ledger.clone())?;
+        Ok(Self {
+            driver: Mutex::new(driver),
+            wires,
+            ledger,
+            config,
+            folder,
+        })
+    }
+}
+
+#[async_trait]
+impl Backend for Host {
+    fn driver(&self) -> Arc<dyn Driver> {
+        let driver = Arc::clone(&self.driver.lock().unwrap());
+        driver
+    }
+
+    fn port(&self) -> Arc<TestPort> {
+        Arc::clone(&self.wires.port)
+    }
+
+    fn ledger(&self) -> Arc<TestLedger> {
+        Arc::clone(&self.ledger)
+    }
+
+    async fn image(&self) -> String {
+        self.folder.path().join("image").display().to_string()
+    }
+
+    async fn vanished_image(&self) -> PinnedImage {
+        let folder = self.folder.path().join("vanishing");
+        busybox_image(&folder).unwrap();
+        let pinned = self
+            .driver()
+            .pin(&folder.display().to_string())
+            .await
+            .unwrap();
+        fs::remove_dir_all(folder).unwrap();
+        pinned
+    }
+
+    fn counter(&self) -> Vec<String> {
+        let script = "n=0; while true; do n=$((n+1)); echo $n; sleep 0.05; done";
+        ["/bin/sh", "-c", script].map(str::to_owned).to_vec()
+    }
+
+    async fn kill(&self, sandbox: SandboxId) {
+        let of_it = sandbox.0.simple().to_string();
+        for entry in fs::read_dir(self.config.state_dir.join("runc"))
+            .unwrap()
+            .flatten()
+        {
+            if entry.file_name().to_string_lossy().starts_with(&of_it) {
+                let state = fs::read(entry.path().join("state.json")).unwrap();
+                let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+                let pid = i32::try_from(state["init_process_pid"].as_i64().unwrap()).unwrap();
+                // SAFETY: a signal to the process that the test has started.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+            }
+        }
+    }
+
+    async fn restart(&self) {
+        let driver =
+            LocalDriver::open(self.config.clone(), self.wires.clone(), self.ledger.clone())
+                .unwrap();
+        for carried in self.wires.carried.lock().unwrap().drain(..) {
+            carried.abort();
+        }
+        // Nothing of the old one is tidied up: it has died.
+        std::mem::forget(std::mem::replace(&mut *self.driver.lock().unwrap(), driver));
+    }
+
+    async fn leftovers(&self) -> Vec<String> {
+        host_leftovers(&self.config)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_local_driver_conforms() -> Outcome {
+    let (None, Some(binary)) = (cannot_run(), supervisor()) else {
+        return Ok(());
+    };
+    let report = conformance::run(|| async { Host::new(binary.clone()).unwrap() }).await;
+    assert!(report.failed.is_empty(), "{report}");
+    Ok(())
+}
