@@ -113,9 +113,9 @@ impl Reconciler {
     }
 
     /// Looks at a sandbox on which nothing runs, and records compute that is gone. An owner looks
-    /// for itself.
+    /// for itself, and again when it is done.
     pub async fn check_for_loss(&self, id: SandboxId) {
-        if self.is_owned(id) {
+        if self.leave_to_owner(id) {
             return;
         }
         let sandbox = match self.store.get(id).await {

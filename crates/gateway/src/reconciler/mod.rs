@@ -8,17 +8,19 @@
 //! |---|---|
 //! | [`owner`] | the loop: action, event, next action |
 //! | [`perform`] | carrying out one action |
+//! | `expect` | what a supervisor must prove, as the record says |
 //! | [`recovery`] | after a restart: observe, and go on from the recorded step |
 //! | [`housekeeping`] | lost compute, debts, deletes that failed, old rows |
 //! | [`waiters`] | who waits for an operation |
 
+mod expect;
 pub mod housekeeping;
 pub mod owner;
 mod perform;
 pub mod recovery;
 pub mod waiters;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -91,14 +93,23 @@ pub struct Reconciler {
     pub waiters: Waiters,
     pub tasks: TaskTracker,
     owners: Arc<Mutex<Owners>>,
-    /// Sandboxes of before this start whose driver has not been asked to recover them yet.
-    unrecovered: Arc<tokio::sync::Mutex<HashSet<SandboxId>>>,
+    /// Sandboxes of before this start whose driver has not recovered them yet; true: their
+    /// supervisors are awaited.
+    unrecovered: Arc<tokio::sync::Mutex<HashMap<SandboxId, bool>>>,
 }
 
-/// True: somebody has begun an operation since the owner last looked.
 #[derive(Default)]
 struct Owners {
-    poked: HashMap<SandboxId, bool>,
+    at_work: HashMap<SandboxId, Missed>,
+}
+
+/// What has happened to a sandbox while its owner was at work.
+#[derive(Clone, Copy, Default)]
+struct Missed {
+    /// An operation has begun since the owner last looked.
+    begun: bool,
+    /// Its compute has changed: what the owner saw may not be so any more.
+    changed: bool,
 }
 
 impl Reconciler {
@@ -132,20 +143,26 @@ impl Reconciler {
         let id = sandbox.id;
         {
             let mut owners = self.owners();
-            if let Some(poked) = owners.poked.get_mut(&id) {
-                *poked = true;
+            if let Some(missed) = owners.at_work.get_mut(&id) {
+                missed.begun = true;
                 return;
             }
-            owners.poked.insert(id, false);
+            owners.at_work.insert(id, Missed::default());
         }
         let this = self.clone();
         self.tasks.spawn(async move { this.drive(sandbox).await });
     }
 
-    /// Whether an owner is at work.
-    #[must_use]
-    pub fn is_owned(&self, id: SandboxId) -> bool {
-        self.owners().poked.contains_key(&id)
+    /// Whether an owner is at work. If so it is told that the compute has changed, and looks again
+    /// when it is done.
+    fn leave_to_owner(&self, id: SandboxId) -> bool {
+        match self.owners().at_work.get_mut(&id) {
+            Some(missed) => {
+                missed.changed = true;
+                true
+            }
+            None => false,
+        }
     }
 
     /// Runs owners until nothing runs on the sandbox.
@@ -156,15 +173,21 @@ impl Reconciler {
             if let Some(sandbox) = next.take() {
                 owner::run(self, sandbox).await;
             }
-            {
+            let missed = {
                 let mut owners = self.owners();
-                match owners.poked.get_mut(&id) {
-                    Some(poked) if *poked => *poked = false,
-                    Some(_) | None => {
-                        owners.poked.remove(&id);
-                        return;
+                match owners.at_work.get_mut(&id) {
+                    Some(missed) if missed.begun => {
+                        missed.begun = false;
+                        None
                     }
+                    Some(_) | None => owners.at_work.remove(&id),
                 }
+            };
+            if let Some(missed) = missed {
+                if missed.changed {
+                    self.check_for_loss(id).await;
+                }
+                return;
             }
             match self.store.get(id).await {
                 Ok(found) => next = found.filter(|sandbox| sandbox.running.is_some()),

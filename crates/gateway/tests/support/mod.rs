@@ -1,0 +1,104 @@
+//! A whole gateway around a simulated backend, on a real socket and a real store, and the SDK.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use overwinter_client::{Client, Sandbox};
+use overwinter_driver::testkit::{CallKind, Fault, Script, SimConfig, SimDriver, SimWorld};
+use overwinter_gateway::api::Api;
+use overwinter_gateway::ports::Ports;
+use overwinter_gateway::reconciler::Drivers;
+use overwinter_gateway::run::Gateway;
+use overwinter_gateway::sessions::{CredentialKey, Hub};
+use overwinter_store::{Store, StoreOptions};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+/// Nothing here takes long; what does has been lost.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Rig {
+    pub world: Arc<SimWorld>,
+    pub script: Arc<Script>,
+    pub store: Store,
+    pub api: Api,
+    pub client: Client,
+    _folder: TempDir,
+    _stop: oneshot::Sender<()>,
+}
+
+impl Rig {
+    pub async fn new() -> Self {
+        let script = Arc::new(Script::new());
+        Self::with(
+            SimConfig {
+                faults: script.clone(),
+                ..SimConfig::default()
+            },
+            script,
+        )
+        .await
+    }
+
+    pub async fn with(config: SimConfig, script: Arc<Script>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let ports = Ports::default();
+        let options = StoreOptions::folder(folder.path().join("data"), ports.clock.wall());
+        let store = Store::open(options).unwrap();
+        let hub = Hub::new(CredentialKey::new(store.meta().key));
+        let world = SimWorld::new(config);
+        let mut drivers = Drivers::default();
+        drivers
+            .add(Arc::new(SimDriver::new(
+                world.clone(),
+                Arc::new(hub.clone()),
+            )))
+            .await;
+        let gateway = Gateway::assemble(store.clone(), hub, drivers, ports)
+            .await
+            .unwrap();
+        let socket = folder.path().join("s");
+        let open = gateway.open(&socket).await.unwrap();
+        let api = open.api().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        tokio::spawn(open.serve(async {
+            // Dropped with the rig: that is the signal.
+            let _ = stopped.await;
+        }));
+        Self {
+            world,
+            script,
+            store,
+            api,
+            client: Client::connect(socket),
+            _folder: folder,
+            _stop: stop,
+        }
+    }
+
+    pub async fn create(&self, name: &str) -> Sandbox {
+        self.client
+            .create()
+            .name(name)
+            .image("image")
+            .limit(PATIENCE)
+            .wait()
+            .await
+            .unwrap()
+            .sandbox
+    }
+
+    pub fn fault(&self, kind: CallKind, nth: u64, fault: Fault) {
+        self.script.at(kind, nth, fault);
+    }
+
+    /// Ends the test: every fault has happened, and nothing that must never be was.
+    pub fn sound(self) {
+        assert_eq!(
+            self.script.unused(),
+            0,
+            "a fault that did not happen tests nothing"
+        );
+        self.world.assert_sound();
+    }
+}
