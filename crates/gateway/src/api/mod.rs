@@ -2,7 +2,8 @@
 //!
 //! | module | its one idea |
 //! |---|---|
-//! | [`sandboxes`] | the verbs, and reading records |
+//! | [`sandboxes`] | the verbs |
+//! | `records` | reading records, updating what is no lifecycle |
 //! | [`operations`], [`processes`], [`files`], [`gateway`] | the other services |
 //! | [`convert`] | records as messages |
 //! | [`error`] | errors with a code, a reason and what to do next |
@@ -13,6 +14,7 @@ pub mod files;
 pub mod gateway;
 pub mod operations;
 pub mod processes;
+mod records;
 pub mod sandboxes;
 
 use std::sync::Arc;

@@ -8,7 +8,6 @@ use std::time::Duration;
 use futures::StreamExt;
 use overwinter_lifecycle::admission::Request;
 use overwinter_lifecycle::ids::{Millis, SandboxId};
-use overwinter_lifecycle::operation::Deadlines;
 use overwinter_lifecycle::record::{MainExit, Sandbox};
 use overwinter_lifecycle::steps::Observed;
 use overwinter_store::Accept;
@@ -38,6 +37,7 @@ impl Reconciler {
         }
         let this = self.clone();
         tokio::spawn(async move {
+            this.take_stock().await;
             loop {
                 this.round().await;
                 this.ports.clock.sleep(ROUND).await;
@@ -69,7 +69,7 @@ impl Reconciler {
                 request: Request::Delete { abandon: false },
                 operation: self.ports.ids.operation(),
                 requester: "gateway: a delete that failed is tried again".to_owned(),
-                deadlines: Deadlines::default(),
+                deadlines: self.deadlines,
                 idempotency: None,
                 now: self.ports.clock.wall(),
             })

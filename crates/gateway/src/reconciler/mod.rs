@@ -11,6 +11,7 @@
 //! | `expect` | what a supervisor must prove, as the record says |
 //! | [`recovery`] | after a restart: observe, and go on from the recorded step |
 //! | [`housekeeping`] | lost compute, debts, deletes that failed, old rows |
+//! | [`stock`] | what is on the backends, held against the records |
 //! | [`waiters`] | who waits for an operation |
 
 mod expect;
@@ -18,6 +19,7 @@ pub mod housekeeping;
 pub mod owner;
 mod perform;
 pub mod recovery;
+pub mod stock;
 pub mod waiters;
 
 use std::collections::HashMap;
@@ -26,6 +28,7 @@ use std::time::Duration;
 
 use overwinter_driver::{Description, Driver};
 use overwinter_lifecycle::ids::SandboxId;
+use overwinter_lifecycle::operation::Deadlines;
 use overwinter_lifecycle::record::Sandbox;
 use overwinter_store::Store;
 use tokio_util::task::TaskTracker;
@@ -92,6 +95,8 @@ pub struct Reconciler {
     pub telemetry: Telemetry,
     pub waiters: Waiters,
     pub tasks: TaskTracker,
+    /// Of operations that are accepted from now on.
+    pub deadlines: Deadlines,
     owners: Arc<Mutex<Owners>>,
     /// Sandboxes of before this start whose driver has not recovered them yet; true: their
     /// supervisors are awaited.
@@ -129,6 +134,7 @@ impl Reconciler {
             telemetry,
             waiters: Waiters::default(),
             tasks: TaskTracker::new(),
+            deadlines: Deadlines::default(),
             owners: Arc::default(),
             unrecovered: Arc::default(),
         }

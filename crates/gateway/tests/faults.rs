@@ -1,0 +1,318 @@
+//! The lifecycle through the API, on a simulated backend that loses replies, refuses, delays and dies.
+
+mod support;
+
+use std::time::Duration;
+
+use overwinter_client::{Achieved, Depth, Phase};
+use overwinter_driver::DriverError;
+use overwinter_driver::testkit::{CallKind, Fault, Late};
+use overwinter_lifecycle::ids::SandboxId;
+use support::{PATIENCE, Rig};
+
+fn sandbox_id(id: &str) -> SandboxId {
+    id.parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_reply_is_settled_by_observing() {
+    let rig = Rig::new().await;
+    rig.fault(CallKind::Create, 1, Fault::LoseReply);
+    rig.create("a").await;
+    rig.fault(CallKind::Suspend, 1, Fault::LoseReply);
+    let asleep = rig
+        .client
+        .suspend("a")
+        .depth(Depth::Freeze)
+        .limit(PATIENCE)
+        .wait()
+        .await
+        .unwrap();
+    assert_eq!(asleep.sandbox.depth(), Some(Depth::Freeze));
+    rig.fault(CallKind::Resume, 1, Fault::LoseReply);
+    let woken = rig.client.resume("a").limit(PATIENCE).wait().await.unwrap();
+    assert_eq!(woken.achieved, Achieved::Memory);
+    rig.fault(CallKind::Suspend, 2, Fault::LoseReply);
+    let asleep = rig
+        .client
+        .suspend("a")
+        .depth(Depth::Stop)
+        .limit(PATIENCE)
+        .wait()
+        .await
+        .unwrap();
+    assert_eq!(asleep.sandbox.depth(), Some(Depth::Stop));
+    rig.fault(CallKind::Start, 1, Fault::LoseReply);
+    let woken = rig.client.resume("a").limit(PATIENCE).wait().await.unwrap();
+    assert_eq!(woken.achieved, Achieved::Storage);
+    rig.fault(CallKind::Delete, 1, Fault::LoseReply);
+    rig.client.delete("a").limit(PATIENCE).wait().await.unwrap();
+    assert_eq!(rig.world.leftovers(), Vec::<String>::new());
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejected_suspend_leaves_the_sandbox_as_it_was() {
+    let rig = Rig::new().await;
+    rig.create("a").await;
+    let mut counter = rig
+        .client
+        .command("a", ["cat"])
+        .stdin(true)
+        .exec()
+        .await
+        .unwrap();
+    let refused = || Fault::Fail(DriverError::Rejected("not now".to_owned()));
+    // Once before anything was asked of the supervisor, once after it had let go.
+    rig.fault(CallKind::Prepare, 1, refused());
+    rig.fault(CallKind::Suspend, 1, refused());
+    for _ in 0..2 {
+        let error = rig
+            .client
+            .suspend("a")
+            .depth(Depth::Freeze)
+            .limit(PATIENCE)
+            .wait()
+            .await
+            .unwrap_err();
+        assert_eq!(error.reason(), "DRIVER_REJECTED");
+        let sandbox = rig.client.get("a").await.unwrap();
+        assert_eq!((sandbox.phase(), sandbox.depth()), (Phase::Ready, None));
+        assert_eq!(sandbox.raw().incarnation_issued, 1);
+    }
+    // The exec stream went on over the reattachment.
+    let input = counter.take_stdin().unwrap();
+    assert!(input.send("still here").await);
+    drop(input);
+    assert_eq!(counter.wait().await.unwrap().code, 0);
+    assert_eq!(
+        rig.client
+            .command("a", ["true"])
+            .run()
+            .await
+            .unwrap()
+            .exit
+            .code,
+        0
+    );
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_is_gone_fails_a_strict_resume_and_the_fallback_says_storage() {
+    let rig = Rig::new().await;
+    let id = sandbox_id(rig.create("a").await.id());
+    rig.client
+        .files("a")
+        .write("/workspace/f")
+        .bytes("kept")
+        .await
+        .unwrap();
+    rig.client
+        .suspend("a")
+        .depth(Depth::Freeze)
+        .wait()
+        .await
+        .unwrap();
+    assert!(rig.world.kill(id));
+    let error = rig
+        .client
+        .resume("a")
+        .limit(PATIENCE)
+        .wait()
+        .await
+        .unwrap_err();
+    assert_eq!(error.reason(), "RETAINED_LOST");
+    let sandbox = rig.client.get("a").await.unwrap();
+    assert_eq!(
+        (sandbox.depth(), sandbox.lost()),
+        (Some(Depth::Stop), Some(Depth::Freeze))
+    );
+    let woken = rig
+        .client
+        .resume("a")
+        .restart_if_restore_fails(true)
+        .limit(PATIENCE)
+        .wait()
+        .await
+        .unwrap();
+    assert_eq!(woken.achieved, Achieved::Storage);
+    assert_eq!(
+        rig.client
+            .files("a")
+            .stat("/workspace/f")
+            .await
+            .unwrap()
+            .size,
+        4
+    );
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn running_compute_that_is_gone_is_a_failure_and_a_resume_brings_the_storage_back() {
+    let rig = Rig::new().await;
+    let id = sandbox_id(rig.create("a").await.id());
+    rig.client
+        .files("a")
+        .write("/workspace/f")
+        .bytes("kept")
+        .await
+        .unwrap();
+    let mut watch = rig.client.watch(Some("a".into()), 0).await.unwrap();
+    assert!(rig.world.kill(id));
+    let failed = watch.until(|sandbox| sandbox.phase() == Phase::Failed);
+    let failed = tokio::time::timeout(PATIENCE, failed)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(failed.unwrap().failure(), Some("COMPUTE_LOST"));
+    let refused = rig.client.command("a", ["true"]).run().await.unwrap_err();
+    assert_eq!(refused.reason(), "SANDBOX_FAILED");
+    let woken = rig.client.resume("a").limit(PATIENCE).wait().await.unwrap();
+    assert_eq!(woken.achieved, Achieved::Storage);
+    assert_eq!(
+        rig.client
+            .files("a")
+            .stat("/workspace/f")
+            .await
+            .unwrap()
+            .size,
+        4
+    );
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_effect_that_lands_late_makes_no_second_compute() {
+    let rig = Rig::new().await;
+    rig.create("a").await;
+    rig.client
+        .suspend("a")
+        .depth(Depth::Stop)
+        .wait()
+        .await
+        .unwrap();
+    let late = Fault::ActLate {
+        after: Duration::from_millis(300),
+        late: Late::Locked,
+    };
+    rig.fault(CallKind::Start, 1, late);
+    let woken = rig.client.resume("a").limit(PATIENCE).wait().await;
+    let sandbox = rig.client.get("a").await.unwrap();
+    match woken {
+        Ok(_) => assert_eq!(sandbox.phase(), Phase::Ready),
+        Err(_) => assert_eq!(sandbox.phase(), Phase::Suspended),
+    }
+    rig.client.delete("a").limit(PATIENCE).wait().await.unwrap();
+    assert_eq!(rig.world.leftovers(), Vec::<String>::new());
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_create_whose_image_is_not_there_leaves_its_name_free() {
+    let rig = Rig::new().await;
+    let missing = Fault::Fail(DriverError::Missing("no such image".to_owned()));
+    rig.fault(CallKind::Pin, 1, missing);
+    let error = rig
+        .client
+        .create()
+        .name("a")
+        .image("gone")
+        .wait()
+        .await
+        .unwrap_err();
+    assert_eq!(error.reason(), "IMAGE_UNUSABLE");
+    rig.create("a").await;
+    let taken = rig
+        .client
+        .create()
+        .name("a")
+        .image("image")
+        .wait()
+        .await
+        .unwrap_err();
+    assert_eq!(taken.reason(), "NAME_TAKEN");
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compute_that_ends_before_it_attaches_leaves_no_storage() {
+    let rig = Rig::new().await;
+    rig.fault(CallKind::Attach, 1, Fault::NeverAttach);
+    let create = rig
+        .client
+        .create()
+        .name("a")
+        .image("image")
+        .accept()
+        .await
+        .unwrap();
+    let id = sandbox_id(create.sandbox().id());
+    while !rig.world.kill(id) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let operation = create.operation().unwrap();
+    let ended = rig
+        .client
+        .wait_operation(operation.id(), Some(PATIENCE))
+        .await
+        .unwrap();
+    assert!(matches!(
+        ended.outcome(),
+        Some(overwinter_client::Outcome::Failed {
+            reason: "START_FAILED",
+            ..
+        })
+    ));
+    tokio::time::timeout(PATIENCE, async {
+        while !rig.world.leftovers().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("its storage is still there");
+    rig.create("a").await;
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compute_that_ends_as_its_operation_ends_is_missed() {
+    let rig = Rig::new().await;
+    rig.fault(CallKind::Attach, 1, Fault::AgentDies);
+    let created = rig
+        .client
+        .create()
+        .name("a")
+        .image("image")
+        .limit(PATIENCE)
+        .wait()
+        .await;
+    if created.is_ok() {
+        let mut watch = rig.client.watch(Some("a".into()), 0).await.unwrap();
+        let failed = watch.until(|sandbox| sandbox.phase() == Phase::Failed);
+        let failed = tokio::time::timeout(PATIENCE, failed)
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(failed.unwrap().failure(), Some("COMPUTE_LOST"));
+    }
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_with_old_credentials_is_refused_and_the_new_one_let_in() {
+    let rig = Rig::new().await;
+    rig.create("a").await;
+    rig.client
+        .suspend("a")
+        .depth(Depth::Freeze)
+        .wait()
+        .await
+        .unwrap();
+    rig.fault(CallKind::Attach, 2, Fault::OldCredentials);
+    let woken = rig.client.resume("a").limit(PATIENCE).wait().await.unwrap();
+    assert_eq!(woken.achieved, Achieved::Memory);
+    assert_eq!(rig.world.refusals().len(), 1);
+    rig.sound();
+}
