@@ -22,6 +22,7 @@ const CALLERS: usize = 64;
 async fn main() {
     let parent = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
     let folder = tempfile::tempdir_in(parent).unwrap();
+    the_disk_alone(&folder.path().join("disk"));
     one_caller(&folder.path().join("one")).await;
     many_callers(&folder.path().join("many")).await;
     let sandboxes = std::env::args().nth(2);
@@ -37,6 +38,23 @@ fn percentiles(what: &str, mut took: Vec<Duration>) {
     took.sort_unstable();
     let (p50, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
     println!("{what:<44} p50 {p50:>10.1?}  p99 {p99:>10.1?}");
+}
+
+/// What a commit costs at least: as many bytes written over and synced.
+fn the_disk_alone(file: &Path) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::create(file).unwrap();
+    file.write_all_at(&vec![1; 4 << 20], 0).unwrap();
+    file.sync_all().unwrap();
+    let mut took = Vec::new();
+    for turn in 0..500 {
+        let at = Instant::now();
+        file.write_all_at(&[2; 32 << 10], (turn % 100) * (32 << 10))
+            .unwrap();
+        file.sync_all().unwrap();
+        took.push(at.elapsed());
+    }
+    percentiles("32 KiB written over and synced", took);
 }
 
 async fn one_caller(folder: &Path) {
