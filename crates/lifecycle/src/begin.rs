@@ -60,6 +60,9 @@ pub fn begin(
                 }
             }
             if let Some(effect) = intent {
+                if effect.makes_compute() {
+                    sandbox.secret = None;
+                }
                 op.serial = op.serial.next();
                 op.step = Step::Intent;
                 op.intent = Some(Intent {

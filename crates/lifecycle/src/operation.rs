@@ -102,6 +102,15 @@ pub enum EffectKind {
 }
 
 impl EffectKind {
+    /// Whether what runs after it is new: nothing of before is known to it.
+    #[must_use]
+    pub const fn makes_compute(self) -> bool {
+        match self {
+            Self::Create | Self::Start => true,
+            Self::Suspend(_) | Self::Resume(_) | Self::Reattach | Self::Delete => false,
+        }
+    }
+
     /// For the ledger: a word and, where there is one, a depth.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -151,7 +151,8 @@ pub struct Sandbox {
     pub running: Option<Operation>,
     pub waiting: Option<Operation>,
     /// What the supervisor attached with under the newest incarnation that reached Ready. Compute
-    /// that kept its memory must present it again.
+    /// that kept its memory must present it again. None from the intent of a cold start on: what
+    /// that makes has never attached.
     pub secret: Option<SecretHash>,
     /// What is owed of its compute: blocks starts.
     pub compute_debts: u32,

@@ -158,6 +158,9 @@ pub fn record(
             quiesced,
         } => {
             settle(op, "settled", &mut rows);
+            if effect.makes_compute() {
+                sandbox.secret = None;
+            }
             op.serial = op.serial.next();
             op.step = Step::Intent;
             op.intent = Some(Intent {
@@ -194,6 +197,7 @@ pub fn record(
                 serial: op.serial,
                 effect: EffectKind::Start,
             });
+            sandbox.secret = None;
             sandbox.issued = sandbox.issued.next();
             sandbox.generation = sandbox.generation.next();
             sandbox.compute = Compute::Absent;

@@ -49,13 +49,23 @@ pub enum Action {
         after: Option<EffectKind>,
         tries: u32,
     },
-    /// Wait for the supervisor under the issued incarnation.
-    Attach,
+    /// Wait for the supervisor under the issued incarnation, of compute that was started with
+    /// `held`.
+    Attach {
+        held: Incarnation,
+    },
     /// After a memory restore: let new work in again.
-    LiftQuiesce,
-    StartMain,
-    /// The post-resume hook.
-    Hook,
+    LiftQuiesce {
+        held: Incarnation,
+    },
+    StartMain {
+        held: Incarnation,
+    },
+    /// The post-resume hook. `remarks`: what there is to tell already.
+    Hook {
+        held: Incarnation,
+        remarks: Vec<String>,
+    },
     Record(Recording),
 }
 
@@ -187,10 +197,10 @@ impl Action {
             Self::Pin => "pin",
             Self::Call { effect, .. } => effect.as_str(),
             Self::Observe { .. } => "observe",
-            Self::Attach => "attach",
-            Self::LiftQuiesce => "lift_quiesce",
-            Self::StartMain => "start_main",
-            Self::Hook => "hook",
+            Self::Attach { .. } => "attach",
+            Self::LiftQuiesce { .. } => "lift_quiesce",
+            Self::StartMain { .. } => "start_main",
+            Self::Hook { .. } => "hook",
             Self::Record(Recording::Intent { .. }) => "record_intent",
             Self::Record(Recording::Terminated) => "record_terminated",
             Self::Record(Recording::Reattach(_)) => "record_reattach",

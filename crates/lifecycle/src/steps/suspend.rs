@@ -115,10 +115,16 @@ pub(super) fn next(
         (
             Action::Call {
                 effect: EffectKind::Reattach,
-                ..
+                tries,
             },
-            Event::Effected(_),
-        ) => Action::Attach,
+            Event::Effected(effected),
+        ) => match effected.compute {
+            Compute::Live { held } => Action::Attach { held },
+            Compute::Absent | Compute::Frozen { .. } | Compute::Unknown => Action::Observe {
+                after: Some(EffectKind::Reattach),
+                tries,
+            },
+        },
         (
             Action::Call {
                 effect: EffectKind::Reattach,
@@ -129,13 +135,13 @@ pub(super) fn next(
             after: Some(EffectKind::Reattach),
             tries: 0,
         },
-        (Action::Attach, Event::Attached) => Action::Unquiesce(Box::new(Ending::Aborted(
+        (Action::Attach { .. }, Event::Attached) => Action::Unquiesce(Box::new(Ending::Aborted(
             op.aborting
                 .clone()
                 .unwrap_or_else(|| Fault::new(Reason::SuspendAborted, "undone")),
         ))),
-        (Action::Attach, Event::ComputeGone) => asleep_on_storage(depth),
-        (Action::Attach, _) => Action::Observe {
+        (Action::Attach { .. }, Event::ComputeGone) => asleep_on_storage(depth),
+        (Action::Attach { .. }, _) => Action::Observe {
             after: Some(EffectKind::Reattach),
             tries: TRIES,
         },

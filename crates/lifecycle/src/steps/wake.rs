@@ -5,6 +5,7 @@
 //! nothing reports Suspended again with the same memory.
 
 use super::{Action, Event, Observed, TRIES, end, intent, lost_track};
+use crate::ids::Incarnation;
 use crate::operation::{Achieved, EffectKind, Operation, Step, Verb};
 use crate::record::{Compute, Debt, DebtKind, Sandbox};
 use crate::recording::{Ending, Memory, Recording};
@@ -69,7 +70,14 @@ pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event
                 tries,
             },
         },
-        (Action::Call { .. }, Event::Effected(_)) => Action::Attach,
+        (Action::Call { effect, tries }, Event::Effected(effected)) => match effected.compute {
+            Compute::Live { held } => Action::Attach { held },
+            // Not what it was called for: look.
+            Compute::Absent | Compute::Frozen { .. } | Compute::Unknown => Action::Observe {
+                after: Some(effect),
+                tries,
+            },
+        },
         (
             Action::Call {
                 effect: EffectKind::Create,
@@ -95,17 +103,20 @@ pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event
             settle(sandbox, op, after, tries, observed)
         }
 
-        (Action::Attach, Event::Attached) => attached(sandbox, op),
-        (Action::Attach, Event::AttachTimeout | Event::ComputeGone | Event::Unreachable) => {
+        (Action::Attach { held }, Event::Attached) => attached(sandbox, op, held),
+        (Action::Attach { .. }, Event::AttachTimeout | Event::ComputeGone | Event::Unreachable) => {
             // Looked at as one that has run: TRIES leaves no further call.
             Action::Observe {
                 after: op.intent.map(|intent| intent.effect),
                 tries: TRIES + 1,
             }
         }
-        (Action::LiftQuiesce, _) => ready_or_hook(sandbox, op, Vec::new()),
-        (Action::StartMain, event) => ready_or_hook(sandbox, op, remarks(event)),
-        (Action::Hook, event) => ready(sandbox, op, remarks(event)),
+        (Action::LiftQuiesce { held }, _) => ready_or_hook(sandbox, op, held, Vec::new()),
+        (Action::StartMain { held }, event) => ready_or_hook(sandbox, op, held, remark(event)),
+        (Action::Hook { held, mut remarks }, event) => {
+            remarks.extend(remark(event));
+            ready(op, held, remarks)
+        }
         (done, event) => match done {
             Action::Observe { .. } => end(Ending::Failed {
                 fault: lost_track(&done, &event),
@@ -119,7 +130,7 @@ pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event
     }
 }
 
-fn remarks(event: Event) -> Vec<String> {
+fn remark(event: Event) -> Vec<String> {
     match event {
         Event::DoneWith(remark) => vec![remark],
         Event::Refused(fault) | Event::Unknown(fault) => vec![fault.message],
@@ -234,7 +245,7 @@ fn settle(
         }
 
         // It is there. Either it attaches now, or it had its time.
-        (Some(_), Observed::Live { .. }) if !spent => Action::Attach,
+        (Some(_), Observed::Live { held }) if !spent => Action::Attach { held },
         (Some(_), Observed::Live { .. }) => end(Ending::Failed {
             fault: Fault::new(
                 Reason::AttachTimeout,
@@ -317,30 +328,30 @@ fn kept_memory(op: &Operation) -> bool {
         })
 }
 
-fn attached(sandbox: &Sandbox, op: &Operation) -> Action {
+fn attached(sandbox: &Sandbox, op: &Operation, held: Incarnation) -> Action {
     if kept_memory(op) {
-        Action::LiftQuiesce
+        Action::LiftQuiesce { held }
     } else if sandbox.spec.main.is_empty() {
-        ready_or_hook(sandbox, op, Vec::new())
+        ready_or_hook(sandbox, op, held, Vec::new())
     } else {
-        Action::StartMain
+        Action::StartMain { held }
     }
 }
 
-fn ready_or_hook(sandbox: &Sandbox, op: &Operation, remarks: Vec<String>) -> Action {
-    let hooked = op.verb != Verb::Create && !sandbox.config.policy.post_resume_hook.is_empty();
-    if hooked && remarks.is_empty() {
-        Action::Hook
+fn ready_or_hook(
+    sandbox: &Sandbox,
+    op: &Operation,
+    held: Incarnation,
+    remarks: Vec<String>,
+) -> Action {
+    if op.verb == Verb::Create || sandbox.config.policy.post_resume_hook.is_empty() {
+        ready(op, held, remarks)
     } else {
-        ready(sandbox, op, remarks)
+        Action::Hook { held, remarks }
     }
 }
 
-fn ready(sandbox: &Sandbox, op: &Operation, remarks: Vec<String>) -> Action {
-    let held = match sandbox.compute.held() {
-        Some(held) if kept_memory(op) => held,
-        Some(_) | None => sandbox.issued,
-    };
+fn ready(op: &Operation, held: Incarnation, remarks: Vec<String>) -> Action {
     let achieved = match op.verb {
         Verb::Create => Achieved::Done,
         Verb::Resume { .. } | Verb::Start | Verb::Suspend { .. } | Verb::Delete { .. } => {
