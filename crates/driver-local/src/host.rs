@@ -137,6 +137,13 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.prune();
         mounts::release(&self.layout.mounts);
+        // Empty when nothing is being started; the folder above it is shared with other gateways,
+        // and removed by the last.
+        for folder in self.layout.mounts.ancestors().take(2) {
+            if std::fs::remove_dir(folder).is_err() {
+                break;
+            }
+        }
     }
 }
 

@@ -38,7 +38,7 @@ const PUBLIC: [&str; 6] = [
 pub enum ServerError {
     #[error("the socket {path} is in use by another gateway")]
     InUse { path: PathBuf },
-    #[error("{path}: {source}")]
+    #[error("the socket {path} cannot be had")]
     Io {
         path: PathBuf,
         source: std::io::Error,

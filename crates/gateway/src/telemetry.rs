@@ -4,6 +4,7 @@
 //! Counters go to OpenTelemetry's global meter: whoever embeds the gateway installs a provider for
 //! it; without one they cost next to nothing.
 
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use opentelemetry::metrics::{Counter, Histogram};
@@ -97,7 +98,8 @@ pub fn start_logging(format: LogFormat) {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     // A second call in one process (tests) keeps the first subscriber.
     let _ = match format {
         LogFormat::Text => builder.with_target(false).try_init(),

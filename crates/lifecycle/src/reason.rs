@@ -51,7 +51,7 @@ reasons! {
     /// No session with the supervisor.
     SupervisorUnreachable = "SUPERVISOR_UNREACHABLE", "suspend it at depth stop, or look at its log";
     /// The pre-suspend hook failed or ran out of time.
-    HookFailed = "HOOK_FAILED", "mend the hook, or remove it with `sandbox update`";
+    HookFailed = "HOOK_FAILED", "mend the hook, or replace the sandbox's policy without it";
     /// A memory depth failed and the compute is intact.
     SuspendAborted = "SUSPEND_ABORTED", "it is running on; try again, or suspend it at depth stop";
     /// The retained memory is gone.

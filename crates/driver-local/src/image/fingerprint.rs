@@ -1,7 +1,7 @@
 //! Whether a folder is still the one that was pinned, at the cost of a few hundred lstat(2).
 //!
 //! It covers the folder itself and two levels below: who replaces an image, or installs into it,
-//! changes those. A change deep inside a shared lower layer is the user's own doing and not seen.
+//! changes those; moving it away and back does not. A change deep inside a shared lower layer is the user's own doing and not seen.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -63,8 +63,6 @@ fn add(hash: &mut Sha256, meta: &Metadata) {
         meta.size(),
         meta.mtime().cast_unsigned(),
         meta.mtime_nsec().cast_unsigned(),
-        meta.ctime().cast_unsigned(),
-        meta.ctime_nsec().cast_unsigned(),
     ] {
         hash.update(number.to_le_bytes());
     }

@@ -84,7 +84,8 @@ pub(crate) fn root(layout: &Layout, pinned: &PinnedImage) -> Result<PathBuf, Loc
             Ok(folder)
         }
         Source::Folder(_) | Source::Tar(_) => Err(missing(
-            "the folder is not the one that was pinned at create: it was replaced or changed"
+            "the folder is not the one that was pinned at create: it was replaced or changed; put it \
+             back as it was, the sandbox's own storage is intact"
                 .to_owned(),
         )),
     }

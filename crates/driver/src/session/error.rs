@@ -10,11 +10,18 @@ use overwinter_api::rpc::ErrorInfo;
 use super::transport::Transport;
 use crate::agent::{AgentError, RefusedKind};
 
+/// What the supervisor ends each stream with when it detaches.
+const DETACHED: &str = "DETACHED";
+
 pub(super) fn from_wire(transport: &Transport, error: ConnectError) -> AgentError {
     let reason = reason(&error);
     // A supervisor's own error carries its reason; what the library makes of a broken stream
     // carries none, and may have any code.
     if reason.is_none() && transport.is_broken() {
+        return AgentError::Gone;
+    }
+    // It let go of the connection, as it was asked to; its end follows.
+    if reason.as_deref() == Some(DETACHED) {
         return AgentError::Gone;
     }
     let kind = match error.code {
@@ -24,7 +31,7 @@ pub(super) fn from_wire(transport: &Transport, error: ConnectError) -> AgentErro
         ErrorCode::NotFound => RefusedKind::NotFound,
         ErrorCode::AlreadyExists => RefusedKind::AlreadyExists,
         ErrorCode::PermissionDenied | ErrorCode::Unauthenticated => RefusedKind::PermissionDenied,
-        // It says that it cannot now: detached, a watcher that lagged, an upload cut short.
+        // It says that it cannot now: a watcher that lagged, an upload cut short.
         ErrorCode::FailedPrecondition | ErrorCode::Unavailable | ErrorCode::Aborted => {
             RefusedKind::FailedPrecondition
         }

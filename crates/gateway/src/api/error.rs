@@ -76,6 +76,16 @@ impl ApiError {
     }
 
     #[must_use]
+    pub fn revision_gone(revision: u64) -> Self {
+        Self::new(
+            ErrorCode::OutOfRange,
+            "REVISION_GONE",
+            format!("what changed after revision {revision} is not all kept any more"),
+            "watch from revision 0: everything as it stands, then changes",
+        )
+    }
+
+    #[must_use]
     pub fn draining() -> Self {
         Self::new(
             ErrorCode::Unavailable,
@@ -112,8 +122,14 @@ impl From<ApiError> for ConnectError {
             domain: DOMAIN.to_owned(),
             metadata: metadata.into_iter().collect(),
         };
+        let mut headers = http::HeaderMap::new();
+        // The detail is base64 inside JSON: this is for people with curl.
+        if let Ok(reason) = http::HeaderValue::from_str(&info.reason) {
+            headers.insert("overwinter-reason", reason);
+        }
         Self::new(error.code, error.message)
             .with_detail(ErrorDetail::from_message("google.rpc.ErrorInfo", &info))
+            .with_headers(headers)
     }
 }
 
@@ -226,7 +242,12 @@ impl From<NotAdmitted> for ApiError {
     fn from(error: NotAdmitted) -> Self {
         let message = error.to_string();
         match error {
-            NotAdmitted::NoSuchSandbox => Self::no_such_sandbox(""),
+            NotAdmitted::NoSuchSandbox => Self::new(
+                ErrorCode::NotFound,
+                "SANDBOX_NOT_FOUND",
+                message,
+                "`overwinter sandbox list` shows those that are there",
+            ),
             NotAdmitted::Refused(refused) => {
                 let code = match refused {
                     CallRefused::Creating | CallRefused::Resuming | CallRefused::Suspending => {

@@ -151,6 +151,10 @@ impl Api {
                         return Some((vec![Err(error)], (api, cursor)));
                     }
                 };
+                if page.gap && cursor.seq > 0 {
+                    let gone = ConnectError::from(ApiError::revision_gone(cursor.seq));
+                    return Some((vec![Err(gone)], (api, cursor)));
+                }
                 cursor.seq = page.next;
                 let mut messages = Vec::new();
                 let full = page.changes.len() >= PAGE;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use buffa::{Message, MessageField};
+use buffa::MessageField;
 use connectrpc::{
     Encodable, RequestContext, Response, ServiceRequest, ServiceResult, ServiceStream,
 };
@@ -182,8 +182,10 @@ fn idempotency(
 }
 
 /// Of the request without its options: the key itself, and how long is waited, are no part of it.
-fn body_hash(request: &impl Message) -> [u8; 32] {
-    Sha256::digest(request.encode_to_vec()).into()
+/// Of its JSON with sorted keys: maps have no order of their own.
+fn body_hash(request: &impl serde::Serialize) -> [u8; 32] {
+    let canonical = serde_json::to_value(request).unwrap_or_default();
+    Sha256::digest(canonical.to_string()).into()
 }
 
 macro_rules! options_of {
