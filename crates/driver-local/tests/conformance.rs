@@ -1,5 +1,7 @@
 //! The suite that every driver passes, on this host with the real supervisor.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::fs;
@@ -72,8 +74,7 @@ impl Host {
 #[async_trait]
 impl Backend for Host {
     fn driver(&self) -> Arc<dyn Driver> {
-        let driver = Arc::clone(&self.driver.lock().unwrap());
-        driver
+        self.driver.lock().unwrap().clone()
     }
 
     fn port(&self) -> Arc<TestPort> {

@@ -232,3 +232,29 @@ async fn a_smaller_key_is_fenced_and_the_same_one_is_carried_out_once() -> Outco
     bed.driver.delete(&bed.effect(id, 6, 1)).await?;
     Ok(())
 }
+
+/// What the profile closes, seen from inside as far as busybox can ask for it.
+const LOCKED_IN: &str = "unshare -U true; echo $? >> /workspace/seen; \
+    mount -t tmpfs none /tmp; echo $? >> /workspace/seen; \
+    mknod /workspace/disk b 254 0; echo $? >> /workspace/seen; \
+    echo x > /run/overwinter/x; echo $? >> /workspace/seen; \
+    cat /etc/hostname >> /workspace/seen; ls /sys/class/net >> /workspace/seen; \
+    touch /workspace/done; while true; do sleep 3600; done";
+
+#[tokio::test]
+async fn what_is_closed_is_closed_inside() -> Outcome {
+    if cannot_run().is_some() {
+        return Ok(());
+    }
+    let bed = Bed::new(LOCKED_IN).await?;
+    let id = sandbox();
+    bed.driver
+        .create(&bed.effect(id, 1, 1), &bed.spec(), &credentials(id, 1))
+        .await?;
+    let workspace = bed.sandbox_dir(id).join("workspace");
+    until("it has tried", || workspace.join("done").exists()).await?;
+    let seen = fs::read_to_string(workspace.join("seen"))?;
+    assert_eq!(seen, "1\n1\n1\n1\nwinter\nlo\n");
+    bed.driver.delete(&bed.effect(id, 2, 1)).await?;
+    Ok(())
+}

@@ -299,7 +299,8 @@ pub fn busybox_image(root: &Path) -> Outcome {
     }
     fs::copy(BUSYBOX, root.join("bin/busybox"))?;
     for applet in [
-        "true", "false", "sh", "cat", "sleep", "touch", "mkdir", "rm", "id", "echo", "stat",
+        "true", "false", "unshare", "mount", "mknod", "ls", "sh", "cat", "sleep", "touch", "mkdir",
+        "rm", "id", "echo", "stat",
     ] {
         symlink("busybox", root.join("bin").join(applet))?;
     }
