@@ -366,9 +366,9 @@ fn event(sandbox: &Sandbox, action: &Action, luck: u8) -> Event {
         (Action::Observe { .. }, 6..) => Event::Observed(Observed::Live { held }),
         (Action::Observe { .. }, 4..) => Event::Observed(Observed::Frozen { held }),
         (Action::Observe { .. }, _) => Event::Observed(Observed::Absent),
-        (Action::Attach, 8) => Event::AttachTimeout,
-        (Action::Attach, 9) => Event::ComputeGone,
-        (Action::Attach, _) => Event::Attached,
+        (Action::Attach { .. }, 8) => Event::AttachTimeout,
+        (Action::Attach { .. }, 9) => Event::ComputeGone,
+        (Action::Attach { .. }, _) => Event::Attached,
         (Action::Pin, 8..) => Event::Refused(fault()),
         (Action::Pin, _) => Event::Pinned("sha256:0".to_owned()),
         (
@@ -377,9 +377,9 @@ fn event(sandbox: &Sandbox, action: &Action, luck: u8) -> Event {
             | Action::Unquiesce(_)
             | Action::Detach
             | Action::Terminate
-            | Action::LiftQuiesce
-            | Action::StartMain
-            | Action::Hook
+            | Action::LiftQuiesce { .. }
+            | Action::StartMain { .. }
+            | Action::Hook { .. }
             | Action::Record(_),
             luck,
         ) => match luck {
