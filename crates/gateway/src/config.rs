@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use overwinter_lifecycle::capacity::Limits;
+use overwinter_lifecycle::operation::Deadlines;
 use serde::Deserialize;
 
 /// As the file says it. Every key may be left out.
@@ -15,7 +16,32 @@ pub struct Config {
     /// The API's socket. Default: `/run/overwinter/gateway.sock`, or below `$XDG_RUNTIME_DIR`.
     pub socket: Option<PathBuf>,
     pub limits: Limits,
+    pub deadlines: DeadlinesConfig,
     pub local: LocalConfig,
+}
+
+/// How long one step of an operation may take, in milliseconds. For operations accepted from the
+/// next start on: one that is under way keeps its own.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeadlinesConfig {
+    /// One call of the driver; past it a runtime that hangs is killed. Default: 60,000.
+    pub effect_ms: Option<u64>,
+    /// For the supervisor to attach. Default: 20,000.
+    pub attach_ms: Option<u64>,
+    /// One call of the supervisor. Default: 10,000.
+    pub agent_ms: Option<u64>,
+}
+
+impl From<DeadlinesConfig> for Deadlines {
+    fn from(config: DeadlinesConfig) -> Self {
+        let default = Self::default();
+        Self {
+            effect_ms: config.effect_ms.unwrap_or(default.effect_ms),
+            attach_ms: config.attach_ms.unwrap_or(default.attach_ms),
+            agent_ms: config.agent_ms.unwrap_or(default.agent_ms),
+        }
+    }
 }
 
 /// The local driver.

@@ -10,6 +10,7 @@ use connectrpc::{ConnectRpcService, Router};
 use overwinter_driver::ledger::{Ledger, LedgerUnavailable, Receipt};
 use overwinter_driver_local as local;
 use overwinter_lifecycle::ids::SandboxId;
+use overwinter_lifecycle::operation::Deadlines;
 use overwinter_store::{Location, Store, StoreError, StoreOptions, WriterKind};
 use tokio::net::UnixListener;
 
@@ -95,6 +96,13 @@ impl Gateway {
         })
     }
 
+    /// Sets the deadlines of the operations that are accepted from now on.
+    #[must_use]
+    pub fn with_deadlines(mut self, deadlines: Deadlines) -> Self {
+        self.api.reconciler.deadlines = deadlines;
+        self
+    }
+
     /// Takes up what was left and listens on `socket`: from here on calls are answered once
     /// [`Open::serve`] runs.
     ///
@@ -167,7 +175,9 @@ pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
         let driver = open_local(&config, &data_dir, &meta.gateway.to_string(), &hub, &store)?;
         drivers.add(driver).await;
     }
-    let gateway = Gateway::assemble(store, hub, drivers, ports).await?;
+    let gateway = Gateway::assemble(store, hub, drivers, ports)
+        .await?
+        .with_deadlines(config.deadlines.into());
     let open = gateway.open(&socket).await?;
     tracing::info!(
         socket = %socket.display(),
