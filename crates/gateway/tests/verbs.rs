@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use overwinter_client::{Achieved, Depth, Disposition, Phase};
+use overwinter_client::{Achieved, Depth, Disposition, ExecEvent, Phase};
 use overwinter_driver::testkit::{CallKind, Fault};
 use overwinter_lifecycle::ids::SandboxId;
 use support::{PATIENCE, Rig};
@@ -345,5 +345,64 @@ async fn verbs_in_parallel_from_many_clients_all_end() {
             .unwrap();
     }
     assert_eq!(rig.world.leftovers(), Vec::<String>::new());
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exec_that_is_open_over_a_freeze_goes_on_after_it() {
+    let rig = Rig::new().await;
+    rig.create("a").await;
+    let mut cat = rig
+        .client
+        .command("a", ["cat"])
+        .stdin(true)
+        .exec()
+        .await
+        .unwrap();
+    let input = cat.take_stdin().unwrap();
+    assert!(input.send("before ").await);
+    rig.client
+        .suspend("a")
+        .depth(Depth::Freeze)
+        .wait()
+        .await
+        .unwrap();
+    rig.client.resume("a").wait().await.unwrap();
+    assert!(input.send("after").await);
+    drop(input);
+    let mut printed = Vec::new();
+    while let Some(event) = tokio::time::timeout(PATIENCE, cat.next()).await.unwrap() {
+        if let ExecEvent::Stdout(data) = event {
+            printed.extend_from_slice(&data);
+        }
+    }
+    let exit = cat.wait().await.unwrap();
+    assert_eq!(
+        (exit.code, String::from_utf8(printed).unwrap().as_str()),
+        (0, "before after")
+    );
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_key_with_the_same_request_is_the_same_call() {
+    let rig = Rig::new().await;
+    let create = |label: &str| {
+        let mut create = rig
+            .client
+            .create()
+            .name("a")
+            .image("image")
+            .idempotency_key("once");
+        for number in 0..8 {
+            create = create.label(format!("l{number}"), label);
+        }
+        create
+    };
+    let first = create("x").wait().await.unwrap().sandbox;
+    let again = create("x").wait().await.unwrap().sandbox;
+    assert_eq!(first.id(), again.id());
+    let other = create("y").wait().await.unwrap_err();
+    assert_eq!(other.reason(), "IDEMPOTENCY_KEY_REUSED");
     rig.sound();
 }

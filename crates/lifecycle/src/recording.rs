@@ -9,7 +9,8 @@ use crate::capacity::{Limits, Usage};
 use crate::ids::{EffectKey, Fence, Incarnation, Millis, OperationId};
 use crate::operation::{Achieved, EffectKind, Intent, Operation, Outcome, Step, Stopping, Verb};
 use crate::record::{
-    Compute, Debt, Desired, DriverReference, Failure, MainExit, Retained, RetainedStatus, Sandbox,
+    Compute, Debt, DebtKind, Desired, DriverReference, Failure, MainExit, Retained, RetainedStatus,
+    Sandbox,
 };
 use crate::{Depth, Fault, Reason};
 
@@ -338,6 +339,13 @@ fn end(
             Outcome::Failed(Fault::new(Reason::Interrupted, "a delete took over"))
         }
     };
+    // Before the next begins: what is still there must keep it from starting beside it.
+    let of_compute = rows
+        .debts
+        .iter()
+        .filter(|debt| debt.kind == DebtKind::Compute)
+        .count();
+    sandbox.compute_debts += u32::try_from(of_compute).unwrap_or(u32::MAX);
     op.step = Step::Ended;
     op.ended_at = Some(now);
     op.outcome = Some(outcome);

@@ -1,3 +1,4 @@
+#![allow(dead_code, reason = "each test crate uses its own part of it")]
 //! A whole gateway around a simulated backend, on a real socket and a real store, and the SDK.
 
 use std::sync::Arc;

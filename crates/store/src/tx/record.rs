@@ -2,8 +2,8 @@
 
 use overwinter_lifecycle::capacity::Usage;
 use overwinter_lifecycle::ids::{Fence, Millis, OperationId, SandboxId};
-use overwinter_lifecycle::record::{Debt, Sandbox};
-use overwinter_lifecycle::recording::{self, Ending, Recorded, Recording, Rows};
+use overwinter_lifecycle::record::Sandbox;
+use overwinter_lifecycle::recording::{self, Recorded, Recording, Rows};
 
 use crate::core::Tx;
 use crate::rows::{debts, effects, operations, processes, sandboxes};
@@ -26,13 +26,6 @@ pub(crate) fn record(tx: &Tx<'_>, asked: &Record) -> Result<Written, StoreError>
         Some(_) => sandboxes::usage_of_others(tx, sandbox.id)?,
         None => Usage::default(),
     };
-    // Debts come before the end that makes them: the operation that begins in the same commit has
-    // to find compute that is still to be removed.
-    let owed = debts_of(&asked.recording);
-    if !owed.is_empty() {
-        debts::insert(tx, owed, asked.now)?;
-        sandbox.compute_debts = debts::of_compute(tx.conn, sandbox.id)?;
-    }
     let (recorded, mut rows) = recording::record(
         &mut sandbox,
         asked.operation,
@@ -55,27 +48,6 @@ pub(crate) fn record(tx: &Tx<'_>, asked: &Record) -> Result<Written, StoreError>
     })
 }
 
-fn debts_of(recording: &Recording) -> &[Debt] {
-    match recording {
-        Recording::Intent { .. }
-        | Recording::Terminated
-        | Recording::Reattach(_)
-        | Recording::FallBack => &[],
-        Recording::End(ending) => match ending {
-            Ending::Suspended(asleep) => &asleep.debts,
-            Ending::NeverWas { debts, .. } => debts,
-            Ending::Ready { .. }
-            | Ending::Aborted(_)
-            | Ending::TurnedBack
-            | Ending::StillSuspended { .. }
-            | Ending::Failed { .. }
-            | Ending::Deleted { .. }
-            | Ending::NotDeleted(_)
-            | Ending::Interrupted => &[],
-        },
-    }
-}
-
 fn append_timings(sandbox: &mut Sandbox, rows: &mut Rows, asked: &Record) {
     let mut all = sandbox.running.iter_mut().chain(&mut rows.ended);
     if let Some(op) = all.find(|op| op.id == asked.operation.0) {
@@ -95,7 +67,6 @@ fn write_ledger(
     for (key, kind) in &rows.intents {
         effects::insert(tx, *key, *kind, now)?;
     }
-    // All that the end names are there already; this is for those that a rule adds by itself.
     debts::insert(tx, &rows.debts, now)?;
     if sandbox.tombstone_at.is_some() {
         effects::settle_all(tx, sandbox.id, "deleted")?;
