@@ -71,13 +71,13 @@ impl Default for LocalConfig {
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("{path}: {source}")]
+    #[error("the configuration {path} cannot be read")]
     Unreadable {
         path: PathBuf,
         source: std::io::Error,
     },
     /// The message names the key and its line.
-    #[error("{path}: {source}")]
+    #[error("the configuration {path} is invalid")]
     Invalid {
         path: PathBuf,
         source: Box<toml::de::Error>,
@@ -139,7 +139,8 @@ mod tests {
     fn a_key_that_does_not_exist_is_an_error_that_names_it() {
         let folder = std::env::temp_dir().join(format!("overwinter-config-{}", std::process::id()));
         std::fs::write(&folder, "[local]\nruntimee = \"runc\"\n").unwrap();
-        let error = Config::read(&folder).unwrap_err().to_string();
+        let error = Config::read(&folder).unwrap_err();
+        let error = std::error::Error::source(&error).unwrap().to_string();
         std::fs::remove_file(&folder).unwrap();
         assert!(error.contains("runtimee"), "{error}");
         assert!(error.contains("line 2"), "{error}");

@@ -3,14 +3,16 @@
 
 use std::fmt::{Display, Write};
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use overwinter_store::{CommitHook, CommitPoint};
 
 use crate::ports::CrashPoints;
 
 /// As the environment asks.
 pub struct EnvCrashPoints {
-    /// `<verb>.<depth>.<step>:<side>`.
+    /// `<verb>.<depth>.<step>:<side>`, or `commit.<label>:<side>` around what is made durable.
     at: Option<String>,
     /// Each point that is reached is appended to this file.
     trace: Option<Mutex<std::fs::File>>,
@@ -72,4 +74,15 @@ impl CrashPoints for EnvCrashPoints {
             }
         }
     }
+}
+
+/// Makes a point of each side of each COMMIT.
+pub(crate) fn around_commits(crash: Arc<dyn CrashPoints>) -> CommitHook {
+    Arc::new(move |point, label| {
+        let side = match point {
+            CommitPoint::Before => "before",
+            CommitPoint::After => "after",
+        };
+        crash.reached(&format_args!("commit.{label}"), side);
+    })
 }

@@ -16,6 +16,7 @@ use tokio::net::UnixListener;
 
 use crate::api::Api;
 use crate::config::Config;
+use crate::crash;
 use crate::ports::Ports;
 use crate::reconciler::{Drivers, Reconciler};
 use crate::server::{self, ServerError};
@@ -166,7 +167,7 @@ pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
         writer: WriterKind::Thread,
         limits: config.limits,
         now: ports.clock.wall(),
-        on_commit: None,
+        on_commit: ports.crash.clone().map(crash::around_commits),
     })?;
     let meta = store.meta().clone();
     let hub = Hub::new(CredentialKey::new(meta.key));

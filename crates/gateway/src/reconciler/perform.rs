@@ -8,15 +8,16 @@ use overwinter_api::supervisor as wire;
 use overwinter_driver::{
     Agent, AgentError, ComputeSpec, Driver, DriverError, EffectContext, PinnedImage,
 };
-use overwinter_lifecycle::operation::{EffectKind, Operation, Verb};
+use overwinter_lifecycle::operation::{EffectKind, Operation};
 use overwinter_lifecycle::record::Sandbox;
 use overwinter_lifecycle::steps::{Action, Event, Observed};
 use overwinter_lifecycle::{Fault, Reason};
 
 use super::Reconciler;
+use super::expect::expected;
 use super::owner::Owned;
 use crate::dataplane::process;
-use crate::sessions::{Expected, Proof, Slot};
+use crate::sessions::{Session, Slot};
 
 /// Between two looks at something that cannot tell its state yet; no event announces that it can.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -38,7 +39,7 @@ impl Reconciler {
                 Err(error) => Event::Refused(fault(error)),
             },
             Action::Quiesce => self.quiesce(&owned.sandbox, op, &slot).await,
-            Action::Unquiesce(_) | Action::LiftQuiesce => self.unquiesce(op, &slot).await,
+            Action::Unquiesce(_) | Action::LiftQuiesce { .. } => self.unquiesce(op, &slot).await,
             Action::Detach => {
                 self.ask(op, &slot, |agent| async move {
                     agent.detach().await.map(|_live| Event::Done)
@@ -57,9 +58,9 @@ impl Reconciler {
                 self.call(&driver, &owned.sandbox, op, &slot, effect).await
             }
             Action::Observe { .. } => self.observe(&driver, &owned.sandbox, op).await,
-            Action::Attach => self.attach(&driver, &owned.sandbox, op, &slot).await,
-            Action::StartMain => self.start_main(&owned.sandbox, op, &slot).await,
-            Action::Hook => self.hook(&owned.sandbox, op, &slot).await,
+            Action::Attach { .. } => self.attach(&driver, &owned.sandbox, op, &slot).await,
+            Action::StartMain { .. } => self.start_main(&owned.sandbox, op, &slot).await,
+            Action::Hook { .. } => self.hook(&owned.sandbox, op, &slot).await,
             // The owner records; it does not perform.
             Action::Record(_) => Event::Recorded,
         }
@@ -67,18 +68,11 @@ impl Reconciler {
 
     async fn quiesce(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
         slot.close_gate().await;
-        if slot.session().is_none() {
-            // After a restart of the gateway, or in the middle of a redial, it is on its way.
-            let _ = self
-                .ports
-                .within(REDIAL_TIME, slot.attached(sandbox.issued))
-                .await;
-        }
         let policy = &sandbox.config.policy;
         let hook = policy.pre_suspend_hook.clone();
         let hook_time = Duration::from_millis(policy.hook_timeout_ms);
         let patience = Duration::from_millis(op.deadlines.agent_ms) + hook_time;
-        let Some(session) = slot.session() else {
+        let Some(session) = self.reach(sandbox, slot).await else {
             return Event::Unreachable;
         };
         match self
@@ -103,6 +97,16 @@ impl Reconciler {
         }
     }
 
+    /// The session, or the one that comes: after a restart of the gateway, or in the middle of a
+    /// redial, the supervisor is on its way.
+    async fn reach(&self, sandbox: &Sandbox, slot: &Arc<Slot>) -> Option<Session> {
+        let attached = self
+            .ports
+            .within(REDIAL_TIME, slot.attached(sandbox.issued))
+            .await;
+        attached.ok()
+    }
+
     /// The gate opens when the end is recorded.
     async fn unquiesce(&self, op: &Operation, slot: &Arc<Slot>) -> Event {
         self.ask(op, slot, |agent| async move {
@@ -114,7 +118,7 @@ impl Reconciler {
     async fn terminate(&self, owned: &mut Owned, op: &Operation, slot: &Arc<Slot>) -> Event {
         let grace = Duration::from_millis(owned.sandbox.config.policy.stop_grace_ms);
         let patience = Duration::from_millis(op.deadlines.agent_ms) + grace;
-        let Some(session) = slot.session() else {
+        let Some(session) = self.reach(&owned.sandbox, slot).await else {
             return Event::Unreachable;
         };
         match self
@@ -180,26 +184,17 @@ impl Reconciler {
             deadline: Duration::from_millis(op.deadlines.effect_ms),
         };
         let credentials = self.hub.issue(sandbox.id, sandbox.issued);
-        let expect = |proof| {
-            slot.expect(Expected {
-                incarnation: sandbox.issued,
-                proof,
-            })
-        };
+        // Before the driver acts: the supervisor may be quicker than the driver's answer.
+        if let Some(expected) = expected(sandbox) {
+            slot.expect(expected);
+        }
         let spec = compute_spec(sandbox);
         let answer = async {
             match effect {
-                EffectKind::Create => {
-                    expect(Proof::Fresh);
-                    driver.create(&ctx, &spec, &credentials).await
-                }
-                EffectKind::Start => {
-                    expect(Proof::Fresh);
-                    driver.start(&ctx, &spec, &credentials).await
-                }
+                EffectKind::Create => driver.create(&ctx, &spec, &credentials).await,
+                EffectKind::Start => driver.start(&ctx, &spec, &credentials).await,
                 EffectKind::Suspend(depth) => driver.suspend(&ctx, depth).await,
                 EffectKind::Resume(depth) => {
-                    expect(kept(sandbox));
                     let reference = sandbox
                         .retained
                         .as_ref()
@@ -207,16 +202,7 @@ impl Reconciler {
                         .unwrap_or_default();
                     driver.resume(&ctx, depth, &reference, &credentials).await
                 }
-                EffectKind::Reattach => {
-                    expect(match op.verb {
-                        // Undone under its own incarnation: the same attach again.
-                        Verb::Suspend { .. } => sandbox.secret.map_or(Proof::Fresh, Proof::Same),
-                        Verb::Create | Verb::Resume { .. } | Verb::Start | Verb::Delete { .. } => {
-                            kept(sandbox)
-                        }
-                    });
-                    driver.reattach(&ctx, &credentials).await
-                }
+                EffectKind::Reattach => driver.reattach(&ctx, &credentials).await,
                 EffectKind::Delete => driver.delete(&ctx).await,
             }
         };
@@ -276,10 +262,6 @@ impl Reconciler {
         op: &Operation,
         slot: &Arc<Slot>,
     ) -> Event {
-        if op.attempt > 1 {
-            // An owner that is gone has expected it; this gateway has not, yet.
-            self.expect_recovered(sandbox, op, slot);
-        }
         let patience = Duration::from_millis(op.deadlines.attach_ms);
         let gone = async {
             let mut seen = 0;
@@ -307,34 +289,10 @@ impl Reconciler {
             .unwrap_or(Event::AttachTimeout)
     }
 
-    fn expect_recovered(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) {
-        if slot.is_expecting(sandbox.issued) {
-            return;
-        }
-        let proof = match op.intent.map(|intent| intent.effect) {
-            Some(EffectKind::Resume(_) | EffectKind::Reattach) => match op.verb {
-                Verb::Suspend { .. } => sandbox.secret.map_or(Proof::Fresh, Proof::Same),
-                Verb::Create | Verb::Resume { .. } | Verb::Start | Verb::Delete { .. } => {
-                    kept(sandbox)
-                }
-            },
-            Some(
-                EffectKind::Create
-                | EffectKind::Start
-                | EffectKind::Suspend(_)
-                | EffectKind::Delete,
-            )
-            | None => Proof::Fresh,
-        };
-        slot.expect(Expected {
-            incarnation: sandbox.issued,
-            proof,
-        });
-    }
-
     async fn start_main(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
         let start = wire::ExecStart {
-            process_id: self.ports.ids.next().to_string(),
+            // The operation's own id: an owner that takes over starts no second one.
+            process_id: op.id.to_string(),
             process: wire::ProcessSpec {
                 command: sandbox.spec.main.clone(),
                 env: sandbox.config.env.clone().into_iter().collect(),
@@ -384,12 +342,6 @@ impl Reconciler {
     }
 }
 
-/// What compute that kept its memory must show.
-fn kept(sandbox: &Sandbox) -> Proof {
-    // Without a secret it never attached: there is none to know.
-    sandbox.secret.map_or(Proof::Fresh, Proof::Kept)
-}
-
 pub(super) fn compute_spec(sandbox: &Sandbox) -> ComputeSpec {
     ComputeSpec {
         name: sandbox.name.as_str().to_owned(),
@@ -404,9 +356,10 @@ pub(super) fn compute_spec(sandbox: &Sandbox) -> ComputeSpec {
 
 fn fault(error: DriverError) -> Fault {
     let reason = match &error {
-        DriverError::Rejected(_) | DriverError::Fenced => Reason::DriverRejected,
+        DriverError::Rejected(_) | DriverError::Missing(_) | DriverError::Fenced => {
+            Reason::DriverRejected
+        }
         DriverError::Unsupported(_) => Reason::Unsupported,
-        DriverError::Missing(_) => Reason::ImageUnusable,
         DriverError::Unknown(_) => Reason::DriverTimeout,
     };
     Fault::new(reason, error.to_string())

@@ -10,8 +10,8 @@ use overwinter_lifecycle::ids::SandboxId;
 use overwinter_lifecycle::record::Sandbox;
 use overwinter_store::StoreError;
 
+use super::expect::expected;
 use super::{LOCK_PATIENCE, Reconciler};
-use crate::sessions::{Expected, Proof};
 
 /// How many sandboxes are looked at at once.
 const AT_ONCE: usize = 8;
@@ -27,8 +27,8 @@ impl Reconciler {
         let awake = self.store.awake().await?;
         {
             let mut unrecovered = self.unrecovered.lock().await;
-            unrecovered.extend(unfinished.iter().map(|sandbox| sandbox.id));
-            unrecovered.extend(awake.iter().copied());
+            let left = unfinished.iter().map(|sandbox| sandbox.id);
+            unrecovered.extend(left.chain(awake.iter().copied()).map(|id| (id, false)));
         }
         if !unfinished.is_empty() || !awake.is_empty() {
             tracing::info!(
@@ -73,22 +73,15 @@ impl Reconciler {
     /// # Errors
     /// What the driver says; it is asked again the next time.
     pub(super) async fn ensure_recovered(&self, sandbox: &Sandbox) -> Result<(), DriverError> {
-        if !self.unrecovered.lock().await.contains(&sandbox.id) {
-            return Ok(());
-        }
-        // The supervisor may knock as soon as its socket is there.
-        if sandbox.phase() == Phase::Ready || sandbox.compute.may_exist() {
-            let slot = self.hub.slot(sandbox.id, sandbox.name.as_str());
-            if !slot.is_expecting(sandbox.issued) && sandbox.running.is_none() {
-                let proof = sandbox.secret.map_or(Proof::Fresh, Proof::Same);
-                slot.expect(Expected {
-                    incarnation: sandbox.issued,
-                    proof,
-                });
-            }
-            if sandbox.phase() == Phase::Ready {
-                slot.open_gate();
-                self.watch_main(sandbox, &slot);
+        {
+            let mut unrecovered = self.unrecovered.lock().await;
+            let Some(met) = unrecovered.get_mut(&sandbox.id) else {
+                return Ok(());
+            };
+            // Once, under the lock: who comes later may hold an older record than the first, and
+            // must not open a gate that a suspend has closed since.
+            if !std::mem::replace(met, true) {
+                self.meet(sandbox);
             }
         }
         if let Some(driver) = self.driver_of(sandbox) {
@@ -97,5 +90,24 @@ impl Reconciler {
         }
         self.unrecovered.lock().await.remove(&sandbox.id);
         Ok(())
+    }
+
+    /// The supervisor may knock as soon as its socket is there, and is refused unless it is awaited.
+    fn meet(&self, sandbox: &Sandbox) {
+        let ready = sandbox.phase() == Phase::Ready;
+        let expected = expected(sandbox);
+        if expected.is_none() && !ready {
+            return;
+        }
+        let slot = self.hub.slot(sandbox.id, sandbox.name.as_str());
+        if let Some(expected) = expected
+            && !slot.is_expecting(sandbox.issued)
+        {
+            slot.expect(expected);
+        }
+        if ready {
+            slot.open_gate();
+            self.watch_main(sandbox, &slot);
+        }
     }
 }

@@ -12,4 +12,4 @@ pub mod slot;
 
 pub use credentials::{CredentialKey, Expected, Proof};
 pub use hub::Hub;
-pub use slot::{Admission, Slot};
+pub use slot::{Admission, Session, Slot};

@@ -59,7 +59,8 @@ impl Attach {
 pub(super) struct Presented {
     pub(super) secret: String,
     /// Of the attach that was accepted before this token: proof that this is still the process
-    /// that the gateway knew.
+    /// that the gateway knew. It goes with the token for good: a gateway that dies between taking
+    /// an attach and recording it asks for the same proof again.
     pub(super) previous: Option<String>,
 }
 
@@ -73,30 +74,30 @@ pub(super) struct Credentials {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pair {
     token: String,
-    secret: String,
+    presented: Presented,
 }
 
 impl Credentials {
     /// The secret for `token`: the same one for the same token, so that a reconnection is the same
     /// attach; a new one for a new token.
     pub(super) fn present(&mut self, token: &str) -> Result<Presented, AttachFileError> {
-        let secret = match &self.offered {
-            Some(pair) if pair.token == token => pair.secret.clone(),
-            Some(_) | None => {
-                let secret = random_secret().map_err(AttachFileError::NoRandomness)?;
-                self.offered = Some(Pair {
-                    token: token.to_owned(),
-                    secret: secret.clone(),
-                });
-                secret
-            }
+        if let Some(pair) = &self.offered
+            && pair.token == token
+        {
+            return Ok(pair.presented.clone());
+        }
+        let presented = Presented {
+            secret: random_secret().map_err(AttachFileError::NoRandomness)?,
+            previous: self
+                .accepted
+                .as_ref()
+                .map(|accepted| accepted.presented.secret.clone()),
         };
-        let previous = self
-            .accepted
-            .as_ref()
-            .filter(|accepted| accepted.token != token)
-            .map(|accepted| accepted.secret.clone());
-        Ok(Presented { secret, previous })
+        self.offered = Some(Pair {
+            token: token.to_owned(),
+            presented: presented.clone(),
+        });
+        Ok(presented)
     }
 
     /// The gateway has taken what was presented last.
@@ -124,6 +125,8 @@ mod tests {
         let third = credentials.present("three").unwrap();
         assert_eq!(third.previous, Some(first.secret));
         credentials.accepted();
+        // Taken, and perhaps by a gateway that died before it wrote that down.
+        assert_eq!(credentials.present("three").unwrap(), third);
         let fourth = credentials.present("four").unwrap();
         assert_eq!(fourth.previous, Some(third.secret));
     }
