@@ -4,6 +4,7 @@
 pub mod gateway;
 pub mod image;
 pub mod leftovers;
+pub mod watcher;
 
 pub use gateway::Gateway;
 pub use image::Image;

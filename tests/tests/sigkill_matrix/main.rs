@@ -1,0 +1,234 @@
+//! The gateway is killed with SIGKILL at every point of every verb, and nothing is lost.
+//!
+//! The matrix is generated: each scenario runs once to its end and tells the points that it comes
+//! to, before and after each step, each durable write and each effect. Then each (scenario, point)
+//! is a cell: real processes, real storage, the gateway ended right there. Effects are also cut
+//! short from outside, while the runtime is at work. A [`Watcher`] looks at the host all the while.
+//!
+//! `OVERWINTER_MATRIX=TEXT` runs only the cells whose label holds the text.
+
+mod cell;
+mod scenario;
+mod table;
+mod trace;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use overwinter_tests::Gateway;
+use overwinter_tests::watcher::Watcher;
+
+use cell::Kill;
+use scenario::Scenario;
+use table::Table;
+
+/// Gateways at once, each in folders of its own.
+const WORKERS: usize = 4;
+/// Everything of one cell; far more than it takes.
+const CELL: Duration = Duration::from_secs(120);
+/// Into an effect: while the runtime sets up, in its middle, and about when it is done.
+const INTO: [u64; 3] = [5, 20, 40];
+
+/// A piece of work.
+#[derive(Clone, Debug)]
+enum Work {
+    Learn(Scenario),
+    Cell(Scenario, Kill),
+}
+
+impl Work {
+    fn label(&self) -> String {
+        match self {
+            Self::Learn(scenario) => scenario.title(),
+            Self::Cell(scenario, Kill::At(point)) => format!("{} / {point}", scenario.title()),
+            Self::Cell(scenario, Kill::After(point, time)) => {
+                format!("{} / {point} + {time:?}", scenario.title())
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Board {
+    queue: VecDeque<Work>,
+    learned: Vec<(Scenario, Vec<String>)>,
+    met: Vec<(Scenario, Kill)>,
+    failed: Vec<String>,
+    names: u32,
+}
+
+type Shared = Arc<Mutex<Board>>;
+
+fn lock(board: &Shared) -> MutexGuard<'_, Board> {
+    board.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn sigkill_at_every_point_loses_nothing() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(matrix())
+}
+
+async fn matrix() -> anyhow::Result<()> {
+    let began = Instant::now();
+    let watcher = Watcher::start()?;
+    let board = Shared::default();
+
+    let only = std::env::var("OVERWINTER_MATRIX").ok();
+    lock(&board).queue = Scenario::ALL.into_iter().map(Work::Learn).collect();
+    work_off(&board, &watcher).await?;
+    let learned = std::mem::take(&mut lock(&board).learned);
+    let mut planned = Vec::new();
+    for (scenario, points) in &learned {
+        must_have(*scenario, points)?;
+        planned.extend(cells(*scenario, points));
+    }
+    planned.retain(|(scenario, kill)| {
+        let label = Work::Cell(*scenario, kill.clone()).label();
+        only.as_ref()
+            .is_none_or(|only| label.contains(only.as_str()))
+    });
+    lock(&board).queue = planned
+        .iter()
+        .map(|(scenario, kill)| Work::Cell(*scenario, kill.clone()))
+        .collect();
+    work_off(&board, &watcher).await?;
+
+    let seen = watcher.finish()?;
+    let board = lock(&board);
+    println!("{}", Table::new(&planned, &board.met));
+    println!(
+        "{} of {} cells met in {:.0} s; the watcher looked {} times (longest gap {:?}) at {} computes",
+        board.met.len(),
+        planned.len(),
+        began.elapsed().as_secs_f64(),
+        seen.samples,
+        seen.longest_gap,
+        seen.computes.len()
+    );
+    for failed in &board.failed {
+        println!("\n{failed}");
+    }
+    anyhow::ensure!(
+        seen.violations.is_empty(),
+        "two live computes of one sandbox:\n  {}",
+        seen.violations.join("\n  ")
+    );
+    let missing: Vec<_> = planned
+        .iter()
+        .filter(|cell| !board.met.contains(cell))
+        .collect();
+    anyhow::ensure!(
+        missing.is_empty(),
+        "{} cells are missing: {missing:#?}",
+        missing.len()
+    );
+    anyhow::ensure!(
+        board.failed.is_empty(),
+        "{} failures, see above",
+        board.failed.len()
+    );
+    anyhow::ensure!(
+        only.is_some() || learned.len() == Scenario::ALL.len(),
+        "only {} scenarios were learned",
+        learned.len()
+    );
+    anyhow::ensure!(
+        seen.computes.len() >= board.met.len(),
+        "the watcher saw too little"
+    );
+    Ok(())
+}
+
+/// What a trace must hold, or the matrix would be thinner than it says.
+fn must_have(scenario: Scenario, points: &[String]) -> anyhow::Result<()> {
+    for what in scenario.effects().iter().chain(scenario.commits()) {
+        for side in ["before", "after"] {
+            let point = format!("{what}:{side}");
+            anyhow::ensure!(
+                points.contains(&point),
+                "{} has no {point}",
+                scenario.title()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn cells(scenario: Scenario, points: &[String]) -> Vec<(Scenario, Kill)> {
+    let at = points.iter().cloned().map(Kill::At);
+    let after = scenario.effects().iter().flat_map(|effect| {
+        INTO.map(|ms| Kill::After(format!("{effect}:before"), Duration::from_millis(ms)))
+    });
+    at.chain(after).map(|kill| (scenario, kill)).collect()
+}
+
+/// Until the queue is empty.
+async fn work_off(board: &Shared, watcher: &Watcher) -> anyhow::Result<()> {
+    let workers = (0..WORKERS).map(|_| {
+        let board = Arc::clone(board);
+        let gateway = Gateway::prepare().inspect(|gateway| watcher.add(&gateway.data_dir()));
+        tokio::spawn(async move { work(&board, gateway?).await })
+    });
+    for worker in workers.collect::<Vec<_>>() {
+        worker.await.context("a worker has panicked")??;
+    }
+    Ok(())
+}
+
+async fn work(board: &Shared, mut gateway: Gateway) -> anyhow::Result<()> {
+    gateway.run().await?;
+    loop {
+        let (work, name) = {
+            let mut board = lock(board);
+            let Some(work) = board.queue.pop_front() else {
+                break;
+            };
+            board.names += 1;
+            (work, format!("cell-{}", board.names))
+        };
+        let began = Instant::now();
+        let done = tokio::time::timeout(CELL, one(board, &mut gateway, &work, &name)).await;
+        let done = done.unwrap_or_else(|_| Err(anyhow::anyhow!("it takes too long")));
+        if std::env::var_os("OVERWINTER_MATRIX_TIMES").is_some() {
+            println!(
+                "{:6.2} s  {}  {name}",
+                began.elapsed().as_secs_f64(),
+                work.label()
+            );
+        }
+        if let Err(error) = done {
+            let told = format!(
+                "{} ({name}): {error:?}\n{}",
+                work.label(),
+                gateway.log_tail()
+            );
+            lock(board).failed.push(told);
+            // Whatever is left of it must not spoil the next cell.
+            let _ = gateway.kill().await;
+            for name in ["OVERWINTER_CRASH_AT", "OVERWINTER_CRASH_TRACE"] {
+                gateway.unset_env(name);
+            }
+            gateway.run().await?;
+        }
+    }
+    gateway.end().await
+}
+
+async fn one(board: &Shared, gateway: &mut Gateway, work: &Work, name: &str) -> anyhow::Result<()> {
+    match work {
+        Work::Learn(scenario) => {
+            let points = cell::learn(gateway, *scenario, name).await?;
+            lock(board).learned.push((*scenario, points));
+        }
+        Work::Cell(scenario, kill) => {
+            cell::run(gateway, *scenario, kill, name).await?;
+            lock(board).met.push((*scenario, kill.clone()));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! The cells as a table: points down, scenarios across.
+
+use std::fmt;
+
+use super::cell::Kill;
+use super::scenario::Scenario;
+
+type Cell = (Scenario, Kill);
+
+/// See the module.
+pub struct Table {
+    /// Each with what it has in each column.
+    rows: Vec<(String, Vec<String>)>,
+}
+
+impl Table {
+    pub fn new(planned: &[Cell], met: &[Cell]) -> Self {
+        let mut rows: Vec<(String, Vec<String>)> = Vec::new();
+        for cell in planned {
+            let (row, mark) = place(&cell.1);
+            let at = rows
+                .iter()
+                .position(|(name, _)| *name == row)
+                .unwrap_or_else(|| {
+                    rows.push((row, vec![String::new(); Scenario::ALL.len()]));
+                    rows.len() - 1
+                });
+            let column = Scenario::ALL
+                .iter()
+                .position(|it| *it == cell.0)
+                .unwrap_or_default();
+            let held = &mut rows[at].1[column];
+            if !held.is_empty() {
+                held.push(' ');
+            }
+            held.push_str(if met.contains(cell) { mark } else { "MISSING" });
+        }
+        Self { rows }
+    }
+}
+
+/// The row of a point, and its mark there.
+fn place(kill: &Kill) -> (String, &'static str) {
+    let (point, mark) = match kill {
+        Kill::At(point) if point.ends_with(":before") => (point, "b"),
+        Kill::At(point) => (point, "a"),
+        Kill::After(point, time) => {
+            let step = step(point);
+            return (format!("within {step}, {} ms", time.as_millis()), "k");
+        }
+    };
+    (step(point).to_owned(), mark)
+}
+
+/// Without the verb, its depth and the side.
+fn step(point: &str) -> &str {
+    let what = point.split_once(':').map_or(point, |(what, _)| what);
+    if what.starts_with("commit.") {
+        return what;
+    }
+    what.rsplit_once('.').map_or(what, |(_, step)| step)
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let titles: Vec<String> = Scenario::ALL.iter().map(|it| it.title()).collect();
+        let first = self
+            .rows
+            .iter()
+            .map(|(name, _)| name.len())
+            .max()
+            .unwrap_or(0);
+        write!(f, "{:first$}", "")?;
+        for title in &titles {
+            write!(f, "  {title}")?;
+        }
+        for (name, cells) in &self.rows {
+            write!(f, "\n{name:first$}")?;
+            for (title, cell) in titles.iter().zip(cells) {
+                let shown = if cell.is_empty() { "·" } else { cell };
+                write!(f, "  {shown:width$}", width = title.len())?;
+            }
+        }
+        write!(
+            f,
+            "\n(b: killed before, a: after, k: from outside, so long after it began)"
+        )
+    }
+}
