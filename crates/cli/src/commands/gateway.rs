@@ -51,6 +51,9 @@ pub(crate) struct Drain {
 
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
+    /// Where the gateway keeps its records and storage, if not in the usual place
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -100,7 +103,12 @@ pub(crate) fn doctor(doctor: &Doctor) -> Result<u8, Failure> {
         Format::Table | Format::Name => Format::Table,
         Format::Json => Format::Json,
     };
-    let arguments = ["doctor", "-o", format.as_str()].map(OsString::from);
+    let mut arguments = ["doctor", "-o", format.as_str()]
+        .map(OsString::from)
+        .to_vec();
+    if let Some(data_dir) = &doctor.data_dir {
+        arguments.extend(["--data-dir".into(), data_dir.into()]);
+    }
     Err(become_gateway(&arguments))
 }
 

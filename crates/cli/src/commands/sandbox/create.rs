@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use overwinter_client::SandboxRef;
 
 use crate::context::Context;
@@ -14,6 +15,8 @@ use crate::text::{parse_cpus, parse_pair, parse_size};
 #[derive(Debug, Args)]
 pub(crate) struct Create {
     /// Its name, a DNS label; without one, one is made up
+    // An empty one is a variable that was not set: nobody asks for a made-up name that way.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
     /// The driver; without it the gateway's default
     #[arg(long)]
@@ -111,7 +114,10 @@ pub(crate) async fn run(context: &Context, args: Create) -> Result<u8, Failure> 
 /// a name that the driver knows is a path only where it looks like one and something lies there.
 fn image_of(image: String) -> Result<String, Failure> {
     let explicit = image.starts_with("./") || image.starts_with("../") || image == ".";
-    let looks_like_one = image.contains('/') || image.ends_with(".tar");
+    let looks_like_one = image.contains('/')
+        || [".tar", ".tar.gz", ".tgz"]
+            .iter()
+            .any(|end| image.ends_with(end));
     let is_path = explicit || (looks_like_one && Path::new(&image).exists());
     if !is_path {
         return Ok(image);

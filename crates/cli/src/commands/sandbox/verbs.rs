@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::say;
 use crate::progress;
+use crate::text::printable;
 
 #[derive(Debug, Args)]
 pub(crate) struct Suspend {
@@ -83,7 +84,7 @@ pub(crate) async fn resume(context: &Context, args: Resume) -> Result<u8, Failur
         if args.no_wait {
             return Ok(accepted(&resume.accept().await?));
         }
-        Ok(now(&resume.wait().await?))
+        Ok(told(&resume.wait().await?))
     })
     .await
 }
@@ -94,7 +95,7 @@ pub(crate) async fn start(context: &Context, args: Start) -> Result<u8, Failure>
         if args.no_wait {
             return Ok(accepted(&start.accept().await?));
         }
-        Ok(now(&start.wait().await?))
+        Ok(told(&start.wait().await?))
     })
     .await
 }
@@ -105,14 +106,21 @@ pub(crate) async fn delete(context: &Context, args: Delete) -> Result<u8, Failur
         if args.no_wait {
             return Ok(accepted(&delete.accept().await?));
         }
-        let done = delete.wait().await?;
-        let mut line = "deleted".to_owned();
-        for remark in done.operation.iter().flat_map(|it| it.remarks()) {
-            line.push_str(&format!("; {remark}"));
-        }
-        Ok(line)
+        Ok(with_remarks("deleted".to_owned(), &delete.wait().await?))
     })
     .await
+}
+
+/// What it is now, and whatever the gateway has to tell besides: a hook that failed, say.
+fn told(done: &Done) -> String {
+    with_remarks(now(done), done)
+}
+
+fn with_remarks(mut line: String, done: &Done) -> String {
+    for remark in done.operation.iter().flat_map(|it| it.remarks()) {
+        line.push_str(&format!("; {}", printable(remark)));
+    }
+    line
 }
 
 /// Does `verb` to all at once, and tells of each as it ends.
