@@ -127,6 +127,12 @@ impl Host {
             .collect()
     }
 
+    /// What an orderly end leaves to nobody.
+    pub(crate) fn close(&self) {
+        self.prune();
+        mounts::release(&self.layout.mounts);
+    }
+
     /// Removes what belongs to no sandbox, once there is none. While nothing is being started.
     pub(crate) fn prune(&self) {
         self.cgroups.prune();

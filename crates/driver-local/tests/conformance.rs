@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use common::{Bed, Outcome, busybox_image, cannot_run, host_leftovers, supervisor};
+use common::{Bed, Outcome, Sweep, busybox_image, cannot_run, host_leftovers, supervisor};
 use overwinter_driver::attach::{AttachProof, AttachRefused, Io};
 use overwinter_driver::testkit::conformance::{self, Backend, TestLedger, TestPort};
 use overwinter_driver::{Agent, AttachPort, Driver, Peer, PinnedImage};
@@ -48,6 +48,7 @@ struct Host {
     wires: Arc<Wires>,
     ledger: Arc<TestLedger>,
     config: LocalConfig,
+    _sweep: Sweep,
     folder: tempfile::TempDir,
 }
 
@@ -65,6 +66,7 @@ impl Host {
             driver: Mutex::new(driver),
             wires,
             ledger,
+            _sweep: Sweep(config.clone()),
             config,
             folder,
         })

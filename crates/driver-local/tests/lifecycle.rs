@@ -233,6 +233,37 @@ async fn a_smaller_key_is_fenced_and_the_same_one_is_carried_out_once() -> Outco
     Ok(())
 }
 
+#[tokio::test]
+async fn who_forks_without_end_is_frozen_all_the_same() -> Outcome {
+    if cannot_run().is_some() {
+        return Ok(());
+    }
+    let forking = "while true; do (true; true) | cat; done & \
+        while true; do (true) & true; wait; done";
+    let bed = Bed::new(forking).await?;
+    let id = sandbox();
+    bed.driver
+        .create(&bed.effect(id, 1, 1), &bed.spec(), &credentials(id, 1))
+        .await?;
+    for cycle in 1..=100 {
+        let frozen = bed
+            .driver
+            .suspend(&bed.effect(id, 2 * cycle, cycle), Depth::Freeze)
+            .await?;
+        bed.driver
+            .resume(
+                &bed.effect(id, 2 * cycle + 1, cycle + 1),
+                Depth::Freeze,
+                &frozen.reference,
+                &credentials(id, cycle + 1),
+            )
+            .await?;
+    }
+    bed.driver.delete(&bed.effect(id, 1000, 200)).await?;
+    assert_eq!(bed.left(), Vec::<String>::new());
+    Ok(())
+}
+
 /// What the profile closes, seen from inside as far as busybox can ask for it.
 const LOCKED_IN: &str = "unshare -U true; echo $? >> /workspace/seen; \
     mount -t tmpfs none /tmp; echo $? >> /workspace/seen; \

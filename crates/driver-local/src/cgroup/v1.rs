@@ -1,5 +1,9 @@
 //! The v1 freezer: `freezer.state`. The kernel has no event for it; each read looks anew whether
-//! the last process has stopped, and it takes well under a millisecond.
+//! the last process has stopped, which mostly takes well under a millisecond.
+//!
+//! A process that is forked while its group freezes can keep it from ever becoming frozen. Asking
+//! anew finds such a one, and now and then letting all run for a moment ends what asking cannot:
+//! runc does likewise (libcontainer/cgroups/fs/freezer.go).
 
 use std::fs;
 use std::io;
@@ -8,23 +12,28 @@ use std::time::{Duration, Instant};
 
 use super::Freezer;
 
+/// Reads in vain before everything is let run for a moment.
+const ROUND: u32 = 12;
+
 pub(super) fn freeze(folder: &Path, until: Instant) -> io::Result<()> {
     let file = folder.join("freezer.state");
-    let mut pause = Duration::from_micros(20);
-    fs::write(&file, "FROZEN")?;
-    loop {
+    for attempt in 1.. {
+        fs::write(&file, "FROZEN")?;
         match state(folder)? {
             Freezer::Frozen => return Ok(()),
-            Freezer::Freezing | Freezer::Thawed if Instant::now() >= until => {
-                return Err(io::ErrorKind::TimedOut.into());
+            Freezer::Freezing | Freezer::Thawed if Instant::now() >= until => break,
+            Freezer::Freezing | Freezer::Thawed if attempt % ROUND == 0 => {
+                thaw(folder)?;
+                std::thread::sleep(Duration::from_millis(5));
             }
-            Freezer::Freezing => {}
-            // A process that was forked at the moment of the write; it is asked for again.
-            Freezer::Thawed => fs::write(&file, "FROZEN")?,
+            Freezer::Freezing | Freezer::Thawed => {
+                // From 40 µs on, doubled within a round up to 2 ms.
+                let pause = 40_u64 << (attempt % ROUND).min(6);
+                std::thread::sleep(Duration::from_micros(pause.min(2000)));
+            }
         }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(2));
     }
+    Err(io::ErrorKind::TimedOut.into())
 }
 
 pub(super) fn thaw(folder: &Path) -> io::Result<()> {

@@ -34,13 +34,17 @@ enum Source {
 /// Resolves, extracts where needed, and answers with what is now there.
 pub(crate) fn pin(layout: &Layout, image: &str) -> Result<PinnedImage, LocalError> {
     let digest = match find(layout, image)? {
-        Source::Folder(folder) => format!("{FOLDER_DIGEST}{}", fingerprint::of(image, &folder)?),
+        Source::Folder(folder) => {
+            refuse_empty(image, &folder)?;
+            format!("{FOLDER_DIGEST}{}", fingerprint::of(image, &folder)?)
+        }
         Source::Tar(tar) => {
             let digest = digest_of(layout, &tar)?;
             let target = layout.images_by_digest().join(&digest);
             if !target.exists() {
                 extract::tar(image, &tar, &target)?;
             }
+            refuse_empty(image, &target.join("rootfs"))?;
             format!("{TAR_DIGEST}{digest}")
         }
     };
@@ -89,6 +93,18 @@ pub(crate) fn root(layout: &Layout, pinned: &PinnedImage) -> Result<PathBuf, Loc
                 .to_owned(),
         )),
     }
+}
+
+/// Nothing could be run on it: a file that is still to be written, or the wrong folder.
+fn refuse_empty(image: &str, root: &Path) -> Result<(), LocalError> {
+    let mut entries = fs::read_dir(root).at("reading", root)?;
+    if entries.next().is_some() {
+        return Ok(());
+    }
+    Err(LocalError::Image {
+        image: image.to_owned(),
+        message: "it is empty".to_owned(),
+    })
 }
 
 fn find(layout: &Layout, image: &str) -> Result<Source, LocalError> {

@@ -103,6 +103,7 @@ pub struct Bed {
     pub connections: mpsc::UnboundedReceiver<Connection>,
     pub config: LocalConfig,
     pub image: PinnedImage,
+    sweep: Sweep,
     /// Last: what the driver has mounted in it goes first.
     pub folder: tempfile::TempDir,
 }
@@ -137,6 +138,7 @@ impl Bed {
             driver,
             receipts,
             connections,
+            sweep: Sweep(config.clone()),
             config,
             image,
             folder,
@@ -201,6 +203,47 @@ impl Bed {
 
     pub fn left(&self) -> Vec<String> {
         host_leftovers(&self.config)
+    }
+}
+
+/// Ends what a test that has failed left running. One that has passed left nothing.
+pub struct Sweep(pub LocalConfig);
+
+impl Drop for Sweep {
+    fn drop(&mut self) {
+        let roots = fs::read_dir("/sys/fs/cgroup")
+            .into_iter()
+            .flatten()
+            .flatten();
+        let ours: Vec<_> = roots
+            .map(|root| root.path().join("overwinter").join(&self.0.gateway_id))
+            .filter(|group| group.exists())
+            .collect();
+        let computes = || {
+            let groups = ours
+                .iter()
+                .flat_map(|group| fs::read_dir(group).into_iter().flatten());
+            groups
+                .flatten()
+                .map(|entry| entry.path())
+                .filter(|path| path.is_dir())
+        };
+        for _ in 0..50 {
+            for compute in computes() {
+                let _ = fs::write(compute.join("freezer.state"), "THAWED");
+                let pids = fs::read_to_string(compute.join("cgroup.procs")).unwrap_or_default();
+                for pid in pids.lines().filter_map(|pid| pid.parse().ok()) {
+                    // SAFETY: a signal to a process in a control group of the test's own.
+                    unsafe { libc::kill(pid, libc::SIGKILL) };
+                }
+                let _ = fs::remove_dir(compute);
+            }
+            if computes().next().is_none() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        ours.iter().for_each(|group| drop(fs::remove_dir(group)));
     }
 }
 
