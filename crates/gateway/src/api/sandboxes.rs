@@ -13,7 +13,9 @@ use overwinter_lifecycle::ids::SandboxId;
 use overwinter_lifecycle::operation::{Operation, Verb};
 use overwinter_lifecycle::record::Sandbox;
 use overwinter_lifecycle::{Depth, Name, Phase};
-use overwinter_store::{Accept, Accepted, Disposition, Idempotency, NewSandbox};
+use overwinter_store::{
+    Accept, AcceptError, Accepted, Disposition, Idempotency, NewSandbox, StoreError,
+};
 use sha2::{Digest, Sha256};
 
 use super::convert::{self, Live};
@@ -70,40 +72,56 @@ impl Api {
         body_hash: [u8; 32],
     ) -> Result<v1::OperationResponse, ApiError> {
         let wait = wait_time(&options)?;
-        let accepted = self
-            .reconciler
-            .store
-            .accept(Accept {
-                sandbox,
-                request,
-                operation: self.reconciler.ports.ids.operation(),
-                requester: requester(&options),
-                deadlines: self.reconciler.deadlines,
-                idempotency: idempotency(&options, method, body_hash),
-                now: self.reconciler.ports.clock.wall(),
-            })
-            .await?;
-        self.carry_on(accepted, wait).await
+        let store = self.reconciler.store.clone();
+        let accept = Accept {
+            sandbox,
+            request,
+            operation: self.reconciler.ports.ids.operation(),
+            requester: requester(&options),
+            deadlines: self.reconciler.deadlines,
+            idempotency: idempotency(&options, method, body_hash),
+            now: self.reconciler.ports.clock.wall(),
+        };
+        self.carry_out(async move { store.accept(accept).await }, wait)
+            .await
     }
 
-    /// Gives what has begun its owner, and waits for it as long as was asked.
-    async fn carry_on(
+    /// Has a verb accepted, gives what has begun its owner, and waits for it as long as was asked.
+    async fn carry_out(
         &self,
-        accepted: Accepted,
+        accept: impl Future<Output = Result<Accepted, AcceptError>> + Send + 'static,
         wait: Duration,
     ) -> Result<v1::OperationResponse, ApiError> {
+        let reconciler = self.reconciler.clone();
+        // In a task of the gateway's own: this future goes with its client, who may be gone between
+        // the commit and what follows, and would leave an operation that nobody carries out.
+        let accepted = self.reconciler.tasks.spawn(async move {
+            let accepted = accept.await?;
+            for id in &accepted.superseded {
+                if let Some(ended) = reconciler.store.operation(*id).await? {
+                    reconciler.waiters.ended(vec![ended]);
+                }
+            }
+            // Registered before the owner starts: its end is not looked for in the store.
+            let ended = match &accepted.operation {
+                Some(operation) if accepted.begun && !wait.is_zero() => {
+                    Some(reconciler.waiters.wait(operation.id))
+                }
+                Some(_) | None => None,
+            };
+            if accepted.begun {
+                reconciler.own(accepted.sandbox.clone());
+            }
+            Ok::<_, ApiError>((accepted, ended))
+        });
+        let (accepted, ended) = accepted.await.map_err(|_| StoreError::Closed)??;
         let Accepted {
             disposition,
             operation,
             mut sandbox,
-            superseded,
-            begun,
+            superseded: _,
+            begun: _,
         } = accepted;
-        for id in superseded {
-            if let Some(ended) = self.reconciler.store.operation(id).await? {
-                self.reconciler.waiters.ended(vec![ended]);
-            }
-        }
         let disposition = match disposition {
             Disposition::Accepted => v1::Disposition::DISPOSITION_ACCEPTED,
             Disposition::Joined | Disposition::Replay => v1::Disposition::DISPOSITION_JOINED,
@@ -114,11 +132,6 @@ impl Api {
         let id = sandbox.id;
         let operation = match operation {
             Some(operation) if !wait.is_zero() => {
-                // Registered before the owner starts: its end is not looked for in the store.
-                let ended = begun.then(|| self.reconciler.waiters.wait(operation.id));
-                if begun {
-                    self.reconciler.own(sandbox.clone());
-                }
                 let operation = match ended {
                     Some(ended) => match self.reconciler.ports.within(wait, ended).await {
                         Ok(Ok(ended)) => std::sync::Arc::unwrap_or_clone(ended),
@@ -134,12 +147,7 @@ impl Api {
                 }
                 Some(operation)
             }
-            operation => {
-                if begun {
-                    self.reconciler.own(sandbox.clone());
-                }
-                operation
-            }
+            operation => operation,
         };
         Ok(v1::OperationResponse {
             operation: operation.as_ref().map(convert::operation).into(),
@@ -301,16 +309,17 @@ impl v1::SandboxService for Api {
         let mut request = request.to_owned_message();
         let (options, hash) = options_of!(request);
         let sandbox = self.sandbox(request.sandbox.into_option()).await?;
-        if sandbox.phase() == Phase::Tombstone {
-            return Err(ApiError::no_such_sandbox(&sandbox.id.to_string()).into());
-        }
         let verb = Request::Delete {
             abandon: request.abandon,
         };
-        Response::ok(
-            self.verb(sandbox.id, verb, options, "DeleteSandbox", hash)
-                .await?,
-        )
+        let answer = self.verb(sandbox.id, verb, options, "DeleteSandbox", hash);
+        match answer.await {
+            // The delete that ended it, asked for again under its key, was answered above.
+            Err(_) if sandbox.phase() == Phase::Tombstone => {
+                Err(ApiError::no_such_sandbox(&sandbox.id.to_string()).into())
+            }
+            answer => Response::ok(answer?),
+        }
     }
 
     async fn watch_sandboxes(
@@ -369,17 +378,15 @@ impl Api {
                 now,
             )
         };
-        let accepted = self
-            .reconciler
-            .store
-            .accept_create(NewSandbox {
-                sandbox,
-                operation,
-                idempotency: idempotency(&options, "CreateSandbox", hash),
-                now,
-            })
-            .await?;
-        self.carry_on(accepted, wait).await
+        let store = self.reconciler.store.clone();
+        let new = NewSandbox {
+            sandbox,
+            operation,
+            idempotency: idempotency(&options, "CreateSandbox", hash),
+            now,
+        };
+        self.carry_out(async move { store.accept_create(new).await }, wait)
+            .await
     }
 }
 
