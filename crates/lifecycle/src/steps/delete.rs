@@ -19,6 +19,7 @@ pub(super) fn next(abandon: bool, done: Action, event: Event) -> Action {
         (Action::Call { tries, .. }, Event::Effected(_)) => Action::Observe {
             after: Some(EffectKind::Delete),
             tries,
+            why: None,
         },
         (Action::Call { .. }, Event::Refused(fault) | Event::Unknown(fault)) if abandon => {
             end(Ending::Deleted {

@@ -44,10 +44,12 @@ pub enum Action {
         effect: EffectKind,
         tries: u32,
     },
-    /// Look, until there is an answer or the deadline has passed.
+    /// Look, until there is an answer or the deadline has passed. `why`: what the call answered
+    /// that made a look necessary.
     Observe {
         after: Option<EffectKind>,
         tries: u32,
+        why: Option<Fault>,
     },
     /// Wait for the supervisor under the issued incarnation, of compute that was started with
     /// `held`.

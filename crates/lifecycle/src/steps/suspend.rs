@@ -26,6 +26,7 @@ pub(super) fn first(sandbox: &Sandbox, op: &Operation, depth: Depth) -> Action {
         Step::Intent => Action::Observe {
             after: Some(EffectKind::Suspend(depth)),
             tries: 0,
+            why: None,
         },
         Step::Terminated | Step::Ended => Action::Call {
             effect: EffectKind::Suspend(depth),
@@ -101,6 +102,7 @@ pub(super) fn next(
             Action::Observe {
                 after: Some(EffectKind::Reattach),
                 tries,
+                ..
             },
             Event::Observed(observed),
         ) => settle_reattach(depth, tries, observed),
@@ -123,6 +125,7 @@ pub(super) fn next(
             Compute::Absent | Compute::Frozen { .. } | Compute::Unknown => Action::Observe {
                 after: Some(EffectKind::Reattach),
                 tries,
+                why: None,
             },
         },
         (
@@ -134,6 +137,7 @@ pub(super) fn next(
         ) => Action::Observe {
             after: Some(EffectKind::Reattach),
             tries: 0,
+            why: None,
         },
         (Action::Attach { .. }, Event::Attached) => Action::Unquiesce(Box::new(Ending::Aborted(
             op.aborting
@@ -144,6 +148,7 @@ pub(super) fn next(
         (Action::Attach { .. }, _) => Action::Observe {
             after: Some(EffectKind::Reattach),
             tries: TRIES,
+            why: None,
         },
         (done, event) => look_again(depth, &done, &event),
     }
@@ -159,6 +164,7 @@ fn after_call(sandbox: &Sandbox, depth: Depth, tries: u32, event: Event) -> Acti
                 Action::Observe {
                     after: Some(EffectKind::Suspend(depth)),
                     tries,
+                    why: None,
                 }
             }
         },
@@ -168,6 +174,7 @@ fn after_call(sandbox: &Sandbox, depth: Depth, tries: u32, event: Event) -> Acti
         Event::Refused(_) | Event::Unknown(_) => Action::Observe {
             after: Some(EffectKind::Suspend(depth)),
             tries,
+            why: None,
         },
         event => look_again(
             depth,
@@ -193,6 +200,9 @@ fn settle(
         tries: tries + 1,
     };
     match (depth, observed) {
+        // It is done, and only the driver can write the reference by which it is restored: asked
+        // again under the same key, it answers with what it did.
+        (Depth::Freeze, Observed::Frozen { .. }) if tries < TRIES => again,
         (Depth::Freeze, Observed::Frozen { held }) => frozen(held),
         (Depth::Freeze, Observed::Live { .. }) => reattach(Fault::new(
             Reason::SuspendAborted,
@@ -311,6 +321,7 @@ fn look_again(depth: Depth, done: &Action, event: &Event) -> Action {
         _ => Action::Observe {
             after: Some(EffectKind::Suspend(depth)),
             tries: TRIES,
+            why: None,
         },
     }
 }

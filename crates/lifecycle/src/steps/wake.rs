@@ -17,6 +17,7 @@ pub(super) fn first(_sandbox: &Sandbox, op: &Operation) -> Action {
         (Step::Intent, Some(intent)) if op.attempt > 1 => Action::Observe {
             after: Some(intent.effect),
             tries: 0,
+            why: None,
         },
         (Step::Intent, Some(intent)) => Action::Call {
             effect: intent.effect,
@@ -29,6 +30,7 @@ pub(super) fn first(_sandbox: &Sandbox, op: &Operation) -> Action {
                     Action::Observe {
                         after: None,
                         tries: 0,
+                        why: None,
                     }
                 }
             }
@@ -68,6 +70,7 @@ pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event
             Compute::Live { .. } | Compute::Frozen { .. } | Compute::Unknown => Action::Observe {
                 after: Some(EffectKind::Suspend(Depth::Stop)),
                 tries,
+                why: None,
             },
         },
         (Action::Call { effect, tries }, Event::Effected(effected)) => match effected.compute {
@@ -76,6 +79,7 @@ pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event
             Compute::Absent | Compute::Frozen { .. } | Compute::Unknown => Action::Observe {
                 after: Some(effect),
                 tries,
+                why: None,
             },
         },
         (
@@ -92,15 +96,16 @@ pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event
             },
             Event::Refused(fault),
         ) => refused(sandbox, op, effect, fault),
-        (Action::Call { effect, tries }, Event::Refused(_) | Event::Unknown(_)) => {
+        (Action::Call { effect, tries }, Event::Refused(fault) | Event::Unknown(fault)) => {
             Action::Observe {
                 after: Some(effect),
                 tries,
+                why: Some(fault),
             }
         }
 
-        (Action::Observe { after, tries }, Event::Observed(observed)) => {
-            settle(sandbox, op, after, tries, observed)
+        (Action::Observe { after, tries, why }, Event::Observed(observed)) => {
+            settle(sandbox, op, after, tries, why, observed)
         }
 
         (Action::Attach { held }, Event::Attached) => attached(sandbox, op, held),
@@ -109,6 +114,7 @@ pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event
             Action::Observe {
                 after: op.intent.map(|intent| intent.effect),
                 tries: TRIES + 1,
+                why: None,
             }
         }
         (Action::LiftQuiesce { held }, _) => ready_or_hook(sandbox, op, held, Vec::new()),
@@ -125,6 +131,7 @@ pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event
             _ => Action::Observe {
                 after: op.intent.map(|intent| intent.effect),
                 tries: TRIES + 1,
+                why: None,
             },
         },
     }
@@ -159,6 +166,7 @@ fn refused(sandbox: &Sandbox, op: &Operation, effect: EffectKind, fault: Fault) 
         EffectKind::Resume(Depth::Freeze) => Action::Observe {
             after: Some(effect),
             tries: TRIES,
+            why: None,
         },
         EffectKind::Resume(Depth::Checkpoint | Depth::Stop) if falls_back(op) => {
             Action::Record(Recording::FallBack)
@@ -198,12 +206,13 @@ fn cold_start_failed(sandbox: &Sandbox, message: String) -> Action {
 }
 
 /// What was seen decides. `tries` above [`TRIES`]: the effect had happened, or must not be tried
-/// again.
+/// again. `why`: what the last call failed with; without it, it did what it was called for.
 fn settle(
     sandbox: &Sandbox,
     op: &Operation,
     after: Option<EffectKind>,
     tries: u32,
+    why: Option<Fault>,
     observed: Observed,
 ) -> Action {
     let spent = tries > TRIES;
@@ -284,20 +293,20 @@ fn settle(
             Some(effect @ (EffectKind::Create | EffectKind::Start)),
             Observed::Absent | Observed::Stopped,
         ) if tries < TRIES => again(effect),
-        (Some(EffectKind::Create), Observed::Absent | Observed::Stopped) => never_was(
-            op,
-            Fault::new(
-                Reason::StartFailed,
-                "its compute ended before its supervisor attached",
-            ),
-        ),
+        (Some(EffectKind::Create), Observed::Absent | Observed::Stopped) => {
+            never_was(op, Fault::new(Reason::StartFailed, never_attached(why)))
+        }
         (Some(EffectKind::Start | EffectKind::Delete), Observed::Absent | Observed::Stopped) => {
-            cold_start_failed(
-                sandbox,
-                "its compute ended before its supervisor attached".to_owned(),
-            )
+            cold_start_failed(sandbox, never_attached(why))
         }
     }
+}
+
+fn never_attached(why: Option<Fault>) -> String {
+    why.map_or_else(
+        || "its compute ended before its supervisor attached".to_owned(),
+        |fault| fault.message,
+    )
 }
 
 fn memory_gone(sandbox: &Sandbox, op: &Operation) -> Action {
