@@ -131,6 +131,13 @@ impl Host {
     pub(crate) fn close(&self) {
         self.prune();
         mounts::release(&self.layout.mounts);
+        // Empty when nothing is being started; the folder above it is shared with other gateways,
+        // and removed by the last.
+        for folder in self.layout.mounts.ancestors().take(2) {
+            if fs::remove_dir(folder).is_err() {
+                break;
+            }
+        }
     }
 
     /// Removes what belongs to no sandbox, once there is none. While nothing is being started.
@@ -141,15 +148,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        self.prune();
-        mounts::release(&self.layout.mounts);
-        // Empty when nothing is being started; the folder above it is shared with other gateways,
-        // and removed by the last.
-        for folder in self.layout.mounts.ancestors().take(2) {
-            if std::fs::remove_dir(folder).is_err() {
-                break;
-            }
-        }
+        self.close();
     }
 }
 

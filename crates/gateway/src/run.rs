@@ -172,9 +172,11 @@ pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
     let meta = store.meta().clone();
     let hub = Hub::new(CredentialKey::new(meta.key));
     let mut drivers = Drivers::default();
+    let mut local = None;
     if config.local.enabled {
         let driver = open_local(&config, &data_dir, &meta.gateway.to_string(), &hub, &store)?;
-        drivers.add(driver).await;
+        drivers.add(driver.clone()).await;
+        local = Some(driver);
     }
     let gateway = Gateway::assemble(store, hub, drivers, ports)
         .await?
@@ -189,6 +191,9 @@ pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
     );
     open.serve(stop_signal().map_err(StartError::Signals)?)
         .await;
+    if let Some(local) = local {
+        local.close();
+    }
     Ok(())
 }
 

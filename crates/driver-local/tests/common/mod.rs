@@ -328,6 +328,10 @@ pub fn supervisor() -> Option<PathBuf> {
     ];
     let found = built.into_iter().flatten().find(|path| path.is_file());
     if found.is_none() {
+        assert!(
+            std::env::var_os("OVERWINTER_REQUIRE_LOCAL").is_none(),
+            "OVERWINTER_REQUIRE_LOCAL is set, and the static supervisor is not built"
+        );
         eprintln!(
             "SKIPPED: needs the static supervisor (make supervisor, or OVERWINTER_SUPERVISOR)"
         );

@@ -67,7 +67,11 @@ impl Reconciler {
     }
 
     async fn quiesce(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
-        slot.close_gate().await;
+        // A call that hangs on its way in must not keep it awake for ever.
+        let entered = Duration::from_millis(op.deadlines.agent_ms);
+        if self.ports.within(entered, slot.close_gate()).await.is_err() {
+            return Event::Unreachable;
+        }
         let policy = &sandbox.config.policy;
         let hook = policy.pre_suspend_hook.clone();
         let hook_time = Duration::from_millis(policy.hook_timeout_ms);
