@@ -203,9 +203,6 @@ fn settle(
         // It is done, and only the driver can write the reference by which it is restored: asked
         // again under the same key, it answers with what it did.
         (Depth::Freeze, Observed::Frozen { .. }) if tries < TRIES => again,
-        // It is done, and only the driver can write the reference by which it is restored: asked
-        // again under the same key, it answers with what it did.
-        (Depth::Freeze, Observed::Frozen { .. }) if tries < TRIES => again,
         (Depth::Freeze, Observed::Frozen { held }) => frozen(held),
         (Depth::Freeze, Observed::Live { .. }) => reattach(Fault::new(
             Reason::SuspendAborted,
