@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use overwinter_client::Client;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
 use crate::image::Image;
-use crate::leftovers;
+use crate::{elf, leftovers};
 
 /// How long a gateway may take to serve.
 const START_TIME: Duration = Duration::from_secs(20);
@@ -18,10 +18,12 @@ const START_TIME: Duration = Duration::from_secs(20);
 /// A gateway in a folder of its own; the folder, and what lives in it, goes with [`Gateway::end`].
 pub struct Gateway {
     folder: TempDir,
+    data_dir: PathBuf,
     pub image: Image,
     child: Option<Child>,
     environment: Vec<(String, String)>,
-    config: Option<PathBuf>,
+    config: PathBuf,
+    supervisor: PathBuf,
 }
 
 impl Gateway {
@@ -42,7 +44,23 @@ impl Gateway {
     pub fn prepare() -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("overwinter-").tempdir()?;
         let image = Image::busybox(folder.path())?;
-        Ok(Self { folder, image, child: None, environment: Vec::new(), config: None })
+        let gateway = Self {
+            data_dir: folder.path().join("data"),
+            image,
+            child: None,
+            environment: Vec::new(),
+            config: folder.path().join("gateway.toml"),
+            supervisor: supervisor()?,
+            folder,
+        };
+        gateway.set_config("")?;
+        Ok(gateway)
+    }
+
+    /// Records and storage somewhere else, from the next start on: in a folder of its own that
+    /// nothing else is mounted below.
+    pub fn set_data_dir(&mut self, path: PathBuf) {
+        self.data_dir = path;
     }
 
     /// For every start from now on.
@@ -55,15 +73,19 @@ impl Gateway {
         self.environment.retain(|(known, _)| known != name);
     }
 
-    /// A configuration file for every start from now on.
+    /// A configuration file for every start from now on. The supervisor is added to it.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn set_config(&mut self, toml: &str) -> anyhow::Result<()> {
-        let path = self.folder.path().join("gateway.toml");
-        std::fs::write(&path, toml)?;
-        self.config = Some(path);
-        Ok(())
+    pub fn set_config(&self, toml: &str) -> anyhow::Result<()> {
+        const TABLE: &str = "[local]\n";
+        let supervisor = format!("{TABLE}supervisor = {:?}\n", self.supervisor);
+        let text = if toml.contains(TABLE) {
+            toml.replacen(TABLE, &supervisor, 1)
+        } else {
+            format!("{toml}\n{supervisor}")
+        };
+        Ok(std::fs::write(&self.config, text)?)
     }
 
     #[must_use]
@@ -73,7 +95,7 @@ impl Gateway {
 
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
-        self.folder.path().join("data")
+        self.data_dir.clone()
     }
 
     #[must_use]
@@ -109,7 +131,10 @@ impl Gateway {
     /// When it cannot be spawned.
     pub fn spawn(&mut self) -> anyhow::Result<()> {
         let program = program("overwinter-gateway")?;
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log_path())?;
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log_path())?;
         let mut command = Command::new(program);
         command
             .arg("run")
@@ -120,14 +145,17 @@ impl Gateway {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
+            .arg("--config")
+            .arg(&self.config)
             .envs(self.environment.iter().cloned());
-        if let Some(config) = &self.config {
-            command.arg("--config").arg(config);
-        }
         if std::env::var_os("OVERWINTER_LOG").is_none() {
             command.env("OVERWINTER_LOG", "info,overwinter_gateway=debug");
         }
-        self.child = Some(command.spawn().context("overwinter-gateway cannot be run")?);
+        self.child = Some(
+            command
+                .spawn()
+                .context("overwinter-gateway cannot be run")?,
+        );
         Ok(())
     }
 
@@ -191,6 +219,26 @@ impl Gateway {
         }
     }
 
+    /// SIGTERM, and waits until it has ended well.
+    ///
+    /// # Errors
+    /// When it does not, with the end of its log.
+    pub async fn stop(&mut self) -> anyhow::Result<()> {
+        let pid = self
+            .pid()
+            .and_then(|pid| i32::try_from(pid).ok())
+            .context("no gateway runs")?;
+        let pid = rustix::process::Pid::from_raw(pid).context("it has no pid")?;
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        let status = self.ended(Duration::from_secs(20)).await?;
+        ensure!(
+            status.success(),
+            "the gateway ended with {status}:\n{}",
+            self.log_tail()
+        );
+        Ok(())
+    }
+
     /// Deletes every sandbox, ends the gateway with SIGTERM and checks that nothing is left on the
     /// host.
     ///
@@ -204,15 +252,10 @@ impl Gateway {
         for sandbox in client.list().all().await? {
             client.delete(sandbox.id()).wait().await?;
         }
-        let child = self.child.as_mut().context("no gateway runs")?;
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).context("it has ended")?;
-        let pid = rustix::process::Pid::from_raw(pid).context("it has no pid")?;
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
-        let status = self.ended(Duration::from_secs(20)).await?;
-        if !status.success() {
-            bail!("the gateway ended with {status}:\n{}", self.log_tail());
-        }
-        leftovers::check(self.folder.path())
+        let gateway_id = client.gateway_status().await?.gateway_id;
+        self.stop().await?;
+        leftovers::check_groups(&gateway_id)?;
+        leftovers::check(self.folder.path(), &self.data_dir)
     }
 }
 
@@ -222,7 +265,7 @@ impl Drop for Gateway {
             // A test that failed: nothing of it may stay.
             let _ = child.start_kill();
         }
-        leftovers::clear(self.folder.path());
+        leftovers::clear(self.folder.path(), &self.data_dir);
     }
 }
 
@@ -237,4 +280,17 @@ pub fn program(name: &str) -> anyhow::Result<PathBuf> {
         .map(|folder| folder.join(name))
         .find(|path| path.is_file())
         .with_context(|| format!("{name} is not built (make build builds it)"))
+}
+
+/// The supervisor that sandboxes get: static, since their images have no libraries for it.
+fn supervisor() -> anyhow::Result<PathBuf> {
+    let path = program("overwinter-supervisor.static")
+        .or_else(|_| program("overwinter-supervisor"))
+        .context("the supervisor is missing")?;
+    ensure!(
+        elf::is_static(&path)?,
+        "{} needs shared libraries: not a supervisor for sandboxes (make build builds one)",
+        path.display()
+    );
+    Ok(path)
 }

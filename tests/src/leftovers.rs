@@ -5,9 +5,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
+use crate::compute::FREEZERS;
+
 /// Where cgroups of every hierarchy are mounted.
 fn hierarchies() -> Vec<PathBuf> {
-    let Ok(mounts) = std::fs::read_to_string("/proc/self/mounts") else { return Vec::new() };
+    let Ok(mounts) = std::fs::read_to_string("/proc/self/mounts") else {
+        return Vec::new();
+    };
     mounts
         .lines()
         .filter_map(|line| {
@@ -20,30 +24,38 @@ fn hierarchies() -> Vec<PathBuf> {
 
 /// Mount points below a folder, deepest first.
 fn mounts_below(folder: &Path) -> Vec<PathBuf> {
-    let Ok(mounts) = std::fs::read_to_string("/proc/self/mounts") else { return Vec::new() };
+    let Ok(mounts) = std::fs::read_to_string("/proc/self/mounts") else {
+        return Vec::new();
+    };
     let mut below: Vec<PathBuf> = mounts
         .lines()
         .filter_map(|line| line.split(' ').nth(1).map(PathBuf::from))
-        .filter(|point| point.starts_with(folder))
+        .filter(|point| point.starts_with(folder) && point != folder)
         .collect();
     below.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
     below
 }
 
-/// The ids of the gateways whose data lies below a folder.
-fn cgroups_of(folder: &Path) -> Vec<PathBuf> {
-    let mut found = BTreeSet::new();
-    let Ok(sandboxes) = std::fs::read_dir(folder.join("data/local/sandboxes")) else {
+/// The cgroups of the sandboxes whose storage lies in a gateway's data folder.
+fn cgroups_in(data_dir: &Path) -> Vec<PathBuf> {
+    let Ok(sandboxes) = std::fs::read_dir(data_dir.join("local/sandboxes")) else {
         return Vec::new();
     };
-    let ids: Vec<String> = sandboxes
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .map(|id| id.replace('-', ""))
-        .collect();
+    cgroups_of(sandboxes.filter_map(|entry| entry.ok()?.file_name().into_string().ok()))
+}
+
+/// The cgroups of sandboxes, by their ids, in every hierarchy.
+pub(crate) fn cgroups_of(ids: impl Iterator<Item = String>) -> Vec<PathBuf> {
+    let mut found = BTreeSet::new();
+    let ids: Vec<String> = ids.map(|id| id.replace('-', "")).collect();
     for root in hierarchies() {
-        let Ok(gateways) = std::fs::read_dir(root.join("overwinter")) else { continue };
+        let Ok(gateways) = std::fs::read_dir(root.join("overwinter")) else {
+            continue;
+        };
         for gateway in gateways.flatten() {
-            let Ok(groups) = std::fs::read_dir(gateway.path()) else { continue };
+            let Ok(groups) = std::fs::read_dir(gateway.path()) else {
+                continue;
+            };
             for group in groups.flatten() {
                 let name = group.file_name().to_string_lossy().into_owned();
                 if ids.iter().any(|id| name.contains(id.as_str())) {
@@ -57,7 +69,9 @@ fn cgroups_of(folder: &Path) -> Vec<PathBuf> {
 
 /// Processes that have a file or their root below a folder.
 fn processes_in(folder: &Path) -> Vec<i32> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
     let own = std::process::id();
     entries
         .flatten()
@@ -72,38 +86,77 @@ fn processes_in(folder: &Path) -> Vec<i32> {
 }
 
 /// # Errors
-/// Names everything that is left.
-pub fn check(folder: &Path) -> anyhow::Result<()> {
-    let mut left = Vec::new();
-    left.extend(mounts_below(folder).into_iter().map(|path| format!("mount {}", path.display())));
-    left.extend(cgroups_of(folder).into_iter().map(|path| format!("cgroup {}", path.display())));
-    left.extend(processes_in(folder).into_iter().map(|pid| format!("process {pid}")));
-    if let Ok(sandboxes) = std::fs::read_dir(folder.join("data/local/sandboxes")) {
-        left.extend(sandboxes.flatten().map(|entry| format!("folder {}", entry.path().display())));
+/// Names the cgroups that a gateway, which has none of its sandboxes left, has kept.
+pub fn check_groups(gateway_id: &str) -> anyhow::Result<()> {
+    let own = hierarchies()
+        .into_iter()
+        .map(|root| root.join("overwinter").join(gateway_id));
+    let left: Vec<_> = own.filter(|group| group.exists()).collect();
+    if left.is_empty() {
+        Ok(())
+    } else {
+        bail!("left behind: {left:?}")
     }
-    if left.is_empty() { Ok(()) } else { bail!("left behind:\n  {}", left.join("\n  ")) }
+}
+
+/// # Errors
+/// Names everything that is left.
+pub fn check(folder: &Path, data_dir: &Path) -> anyhow::Result<()> {
+    let mut left = Vec::new();
+    let mounts = mounts_below(folder)
+        .into_iter()
+        .chain(mounts_below(data_dir));
+    left.extend(mounts.map(|path| format!("mount {}", path.display())));
+    left.extend(
+        cgroups_in(data_dir)
+            .into_iter()
+            .map(|path| format!("cgroup {}", path.display())),
+    );
+    left.extend(
+        processes_in(folder)
+            .into_iter()
+            .map(|pid| format!("process {pid}")),
+    );
+    if let Ok(sandboxes) = std::fs::read_dir(data_dir.join("local/sandboxes")) {
+        left.extend(
+            sandboxes
+                .flatten()
+                .map(|entry| format!("folder {}", entry.path().display())),
+        );
+    }
+    left.sort();
+    left.dedup();
+    if left.is_empty() {
+        Ok(())
+    } else {
+        bail!("left behind:\n  {}", left.join("\n  "))
+    }
 }
 
 /// Clears all that after a test that failed, so that it spoils no other.
-pub fn clear(folder: &Path) {
-    for group in cgroups_of(folder) {
-        let Ok(pids) = std::fs::read_to_string(group.join("cgroup.procs")) else { continue };
+pub fn clear(folder: &Path, data_dir: &Path) {
+    for group in cgroups_in(data_dir) {
+        let Ok(pids) = std::fs::read_to_string(group.join("cgroup.procs")) else {
+            continue;
+        };
         for pid in pids.lines().filter_map(|line| line.parse::<i32>().ok()) {
             if let Some(pid) = rustix::process::Pid::from_raw(pid) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         }
-        for file in ["freezer.state", "cgroup.freeze"] {
-            let thawed = if file == "freezer.state" { "THAWED" } else { "0" };
+        for (file, thawed) in FREEZERS {
             if group.join(file).exists() {
                 let _ = std::fs::write(group.join(file), thawed);
             }
         }
     }
-    for point in mounts_below(folder) {
+    for point in mounts_below(folder)
+        .into_iter()
+        .chain(mounts_below(data_dir))
+    {
         let _ = rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH);
     }
-    for group in cgroups_of(folder) {
+    for group in cgroups_in(data_dir) {
         for _ in 0..50 {
             match std::fs::remove_dir(&group) {
                 Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
