@@ -8,6 +8,7 @@
 //! | [`begin`] | what beginning an operation writes |
 //! | [`steps`] | what its owner does next, and what a result means |
 //! | [`recording`] | what each durable step writes |
+//! | [`loss`] | what is found out while nothing is at work |
 //! | [`phase`] | the phase, derived from what is wanted and what was observed |
 //! | [`capacity`] | what each record holds, and whether there is room |
 //! | [`idle`] | the one predicate |
@@ -19,6 +20,7 @@ pub mod config;
 mod depth;
 pub mod idle;
 pub mod ids;
+pub mod loss;
 mod name;
 pub mod operation;
 pub mod phase;

@@ -1,8 +1,8 @@
 //! Everything that is written beside a verb's own steps.
 
 use overwinter_lifecycle::ids::{Incarnation, Millis, SandboxId};
+use overwinter_lifecycle::loss;
 use overwinter_lifecycle::record::{Compute, Debt, DebtKind, MainExit, Sandbox};
-use overwinter_lifecycle::recording;
 
 use crate::core::Tx;
 use crate::rows::{debts, operations, sandboxes};
@@ -30,7 +30,7 @@ pub(crate) fn record_loss(
     now: Millis,
 ) -> Result<Option<Sandbox>, StoreError> {
     let mut sandbox = sandboxes::load(tx, id)?;
-    if !recording::record_loss(&mut sandbox, observed, issued, now) {
+    if !loss::record_loss(&mut sandbox, observed, issued, now) {
         return Ok(None);
     }
     sandboxes::save(tx, &mut sandbox)?;
@@ -43,7 +43,7 @@ pub(crate) fn record_main_exit(
     exit: MainExit,
 ) -> Result<Sandbox, StoreError> {
     let mut sandbox = sandboxes::load(tx, id)?;
-    recording::record_main_exit(&mut sandbox, exit);
+    loss::record_main_exit(&mut sandbox, exit);
     sandboxes::save(tx, &mut sandbox)?;
     Ok(sandbox)
 }
