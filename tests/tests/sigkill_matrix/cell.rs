@@ -15,14 +15,18 @@ use super::trace::Trace;
 const DEATH: Duration = Duration::from_secs(20);
 /// How long whatever was interrupted may take to end, and any verb after it.
 const END: Duration = Duration::from_secs(30);
+/// Points that a successor comes to before it is killed as well: it has done its first step.
+const RECOVERING: usize = 2;
 const WORKSPACE: &str = "/workspace/blob";
 const ROOT: &str = "/root/blob";
 
 /// Where the gateway ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kill {
+pub(crate) enum Kill {
     /// It kills itself there.
     At(String),
+    /// It kills itself there, and its successor is killed in the middle of taking over.
+    Twice(String),
     /// It is killed from outside, so long after it came to this point.
     After(String, Duration),
 }
@@ -44,7 +48,7 @@ struct Life {
 }
 
 /// Runs the verb to its end and answers with every point that it came to.
-pub async fn learn(
+pub(crate) async fn learn(
     gateway: &mut Gateway,
     scenario: Scenario,
     name: &str,
@@ -66,7 +70,7 @@ pub async fn learn(
 }
 
 /// Runs one cell; an error says what did not hold.
-pub async fn run(
+pub(crate) async fn run(
     gateway: &mut Gateway,
     scenario: Scenario,
     kill: &Kill,
@@ -75,20 +79,16 @@ pub async fn run(
     let before = drive_to(gateway, scenario, name).await?;
     gateway.kill().await?;
     match kill {
-        Kill::At(point) => {
-            gateway.set_env("OVERWINTER_CRASH_AT", point);
-            gateway.run().await?;
-            gateway.unset_env("OVERWINTER_CRASH_AT");
-            // Cut off by the death, or answered just before it.
-            let _ = ask(gateway, scenario, name, &before).await;
-            let status = gateway
-                .ended(DEATH)
-                .await
-                .context("the point was not reached")?;
-            ensure!(
-                status.signal() == Some(9),
-                "the gateway ended with {status}"
-            );
+        Kill::At(point) => die_at(gateway, scenario, point, name, &before).await?,
+        Kill::Twice(point) => {
+            die_at(gateway, scenario, point, name, &before).await?;
+            let mut trace = Trace::of(gateway)?;
+            gateway.spawn()?;
+            for _ in 0..RECOVERING {
+                trace.next().await.context("nothing is taken over")?;
+            }
+            gateway.kill().await?;
+            trace.stop(gateway);
         }
         Kill::After(point, time) => {
             let mut trace = Trace::of(gateway)?;
@@ -103,9 +103,33 @@ pub async fn run(
     gateway.run().await?;
     let accepted = match kill {
         Kill::At(point) => !point.starts_with("commit.accept") || point.ends_with(":after"),
-        Kill::After(..) => true,
+        Kill::Twice(_) | Kill::After(..) => true,
     };
     check(gateway, scenario, name, before, accepted).await
+}
+
+/// Asks a gateway that ends itself at the point.
+async fn die_at(
+    gateway: &mut Gateway,
+    scenario: Scenario,
+    point: &str,
+    name: &str,
+    before: &Option<Before>,
+) -> anyhow::Result<()> {
+    gateway.set_env("OVERWINTER_CRASH_AT", point);
+    gateway.run().await?;
+    gateway.unset_env("OVERWINTER_CRASH_AT");
+    // Cut off by the death, or answered just before it.
+    let _ = ask(gateway, scenario, name, before).await;
+    let status = gateway
+        .ended(DEATH)
+        .await
+        .context("the point was not reached")?;
+    ensure!(
+        status.signal() == Some(9),
+        "the gateway ended with {status}"
+    );
+    Ok(())
 }
 
 /// The sandbox as the verb is to find it; none for a create.

@@ -3,11 +3,13 @@
 //! The matrix is generated: each scenario runs once to its end and tells the points that it comes
 //! to, before and after each step, each durable write and each effect. Then each (scenario, point)
 //! is a cell: real processes, real storage, the gateway ended right there. Effects are also cut
-//! short from outside, while the runtime is at work. A [`Watcher`] looks at the host all the while.
+//! short from outside, while the runtime is at work, and around them the successor is killed too.
+//! A [`Watcher`] looks at the host all the while.
 //!
 //! `OVERWINTER_MATRIX=TEXT` runs only the cells whose label holds the text.
 
 mod cell;
+mod eye;
 mod scenario;
 mod table;
 mod trace;
@@ -43,6 +45,9 @@ impl Work {
         match self {
             Self::Learn(scenario) => scenario.title(),
             Self::Cell(scenario, Kill::At(point)) => format!("{} / {point}", scenario.title()),
+            Self::Cell(scenario, Kill::Twice(point)) => {
+                format!("{} / {point}, twice", scenario.title())
+            }
             Self::Cell(scenario, Kill::After(point, time)) => {
                 format!("{} / {point} + {time:?}", scenario.title())
             }
@@ -161,10 +166,17 @@ fn must_have(scenario: Scenario, points: &[String]) -> anyhow::Result<()> {
 
 fn cells(scenario: Scenario, points: &[String]) -> Vec<(Scenario, Kill)> {
     let at = points.iter().cloned().map(Kill::At);
+    let twice = scenario
+        .effects()
+        .iter()
+        .flat_map(|effect| ["before", "after"].map(|side| Kill::Twice(format!("{effect}:{side}"))));
     let after = scenario.effects().iter().flat_map(|effect| {
         INTO.map(|ms| Kill::After(format!("{effect}:before"), Duration::from_millis(ms)))
     });
-    at.chain(after).map(|kill| (scenario, kill)).collect()
+    at.chain(twice)
+        .chain(after)
+        .map(|kill| (scenario, kill))
+        .collect()
 }
 
 /// Until the queue is empty.

@@ -5,17 +5,17 @@ use overwinter_client::{Accepted, Achieved, Client, Depth, Outcome, Phase, Sandb
 
 /// Counts in memory alone, under a word that this life of it has made up; shows both twenty
 /// times a second.
-pub const COUNTER: &str = "word=$(cat /proc/sys/kernel/random/uuid); n=0; while true; do n=$((n+1)); \
+pub(crate) const COUNTER: &str = "word=$(cat /proc/sys/kernel/random/uuid); n=0; while true; do n=$((n+1)); \
     echo $word $n > /tmp/count.new; mv /tmp/count.new /tmp/count; usleep 50000; done";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub(crate) enum State {
     Ready,
     Asleep(Depth),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scenario {
+pub(crate) enum Scenario {
     Create,
     Suspend(Depth),
     Resume(Depth),
@@ -26,7 +26,7 @@ pub enum Scenario {
 use Scenario::{Create, Delete, Resume, Start, Suspend};
 
 impl Scenario {
-    pub const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 10] = [
         Create,
         Suspend(Depth::Freeze),
         Suspend(Depth::Stop),
@@ -39,7 +39,7 @@ impl Scenario {
         Delete(State::Asleep(Depth::Stop)),
     ];
 
-    pub const fn verb(self) -> &'static str {
+    pub(crate) const fn verb(self) -> &'static str {
         match self {
             Create => "create",
             Suspend(_) => "suspend",
@@ -50,7 +50,7 @@ impl Scenario {
     }
 
     /// The head of its column.
-    pub fn title(self) -> String {
+    pub(crate) fn title(self) -> String {
         match self {
             Create => "create".to_owned(),
             Suspend(depth) => format!("suspend {}", depth.as_str()),
@@ -62,7 +62,7 @@ impl Scenario {
     }
 
     /// None: nothing is there before.
-    pub const fn before(self) -> Option<State> {
+    pub(crate) const fn before(self) -> Option<State> {
         match self {
             Create => None,
             Suspend(_) => Some(State::Ready),
@@ -72,7 +72,7 @@ impl Scenario {
     }
 
     /// The effects that the matrix must come to, by the names of their points.
-    pub const fn effects(self) -> &'static [&'static str] {
+    pub(crate) const fn effects(self) -> &'static [&'static str] {
         match self {
             Create => &["create.any.create"],
             Suspend(Depth::Freeze) => &["suspend.freeze.suspend_freeze"],
@@ -86,7 +86,7 @@ impl Scenario {
     }
 
     /// The commits that the matrix must come to.
-    pub const fn commits(self) -> &'static [&'static str] {
+    pub(crate) const fn commits(self) -> &'static [&'static str] {
         match self {
             Create => &["commit.accept_create", "commit.intent", "commit.end"],
             Suspend(Depth::Stop) => &[
@@ -102,7 +102,7 @@ impl Scenario {
     }
 
     /// Asks for it. Repeated under the same key it is the same call.
-    pub async fn ask(
+    pub(crate) async fn ask(
         self,
         client: &Client,
         sandbox: &str,
@@ -131,7 +131,11 @@ impl Scenario {
     }
 
     /// Whether it may end so.
-    pub fn check_end(self, outcome: Outcome<'_>, now: Option<&Sandbox>) -> anyhow::Result<()> {
+    pub(crate) fn check_end(
+        self,
+        outcome: Outcome<'_>,
+        now: Option<&Sandbox>,
+    ) -> anyhow::Result<()> {
         let phase = now.map_or(Phase::Tombstone, Sandbox::phase);
         let depth = now.and_then(Sandbox::depth);
         let fits = match (self, outcome) {
@@ -164,7 +168,7 @@ impl Scenario {
     }
 
     /// Whether the processes of before live on, when it ended so.
-    pub fn keeps_memory(self, outcome: Outcome<'_>) -> anyhow::Result<bool> {
+    pub(crate) fn keeps_memory(self, outcome: Outcome<'_>) -> anyhow::Result<bool> {
         Ok(match (self, outcome) {
             (Suspend(Depth::Freeze), _) | (Resume(Depth::Freeze), _) => true,
             (Create | Suspend(_) | Resume(_) | Start(_), _) => false,
@@ -173,7 +177,7 @@ impl Scenario {
     }
 }
 
-pub fn create(client: &Client, name: &str, image: &str) -> overwinter_client::Create {
+pub(crate) fn create(client: &Client, name: &str, image: &str) -> overwinter_client::Create {
     client
         .create()
         .name(name)

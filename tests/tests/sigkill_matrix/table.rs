@@ -8,13 +8,13 @@ use super::scenario::Scenario;
 type Cell = (Scenario, Kill);
 
 /// See the module.
-pub struct Table {
+pub(crate) struct Table {
     /// Each with what it has in each column.
     rows: Vec<(String, Vec<String>)>,
 }
 
 impl Table {
-    pub fn new(planned: &[Cell], met: &[Cell]) -> Self {
+    pub(crate) fn new(planned: &[Cell], met: &[Cell]) -> Self {
         let mut rows: Vec<(String, Vec<String>)> = Vec::new();
         for cell in planned {
             let (row, mark) = place(&cell.1);
@@ -41,15 +41,17 @@ impl Table {
 
 /// The row of a point, and its mark there.
 fn place(kill: &Kill) -> (String, &'static str) {
-    let (point, mark) = match kill {
-        Kill::At(point) if point.ends_with(":before") => (point, "b"),
-        Kill::At(point) => (point, "a"),
-        Kill::After(point, time) => {
-            let step = step(point);
-            return (format!("within {step}, {} ms", time.as_millis()), "k");
-        }
+    let side = |point: &str| {
+        if point.ends_with(":before") { "b" } else { "a" }
     };
-    (step(point).to_owned(), mark)
+    match kill {
+        Kill::At(point) => (step(point).to_owned(), side(point)),
+        Kill::Twice(point) => (format!("{}, twice", step(point)), side(point)),
+        Kill::After(point, time) => (
+            format!("within {}, {} ms", step(point), time.as_millis()),
+            "k",
+        ),
+    }
 }
 
 /// Without the verb, its depth and the side.
@@ -83,7 +85,7 @@ impl fmt::Display for Table {
         }
         write!(
             f,
-            "\n(b: killed before, a: after, k: from outside, so long after it began)"
+            "\n(b: killed before, a: after, k: from outside, so long after it began; twice: and its successor)"
         )
     }
 }

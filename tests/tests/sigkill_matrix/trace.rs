@@ -22,14 +22,14 @@ const HOUSEKEEPING: [&str; 6] = [
 ];
 
 /// The reading end.
-pub struct Trace {
+pub(crate) struct Trace {
     path: PathBuf,
     lines: tokio::io::Lines<BufReader<Receiver>>,
 }
 
 impl Trace {
     /// Points of every start of this gateway from now on.
-    pub fn of(gateway: &mut Gateway) -> anyhow::Result<Self> {
+    pub(crate) fn of(gateway: &mut Gateway) -> anyhow::Result<Self> {
         let path = gateway.folder().join("points");
         let _ = std::fs::remove_file(&path);
         rustix::fs::mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR)?;
@@ -43,7 +43,7 @@ impl Trace {
     }
 
     /// The next point of a verb.
-    pub async fn next(&mut self) -> anyhow::Result<String> {
+    pub(crate) async fn next(&mut self) -> anyhow::Result<String> {
         loop {
             let line = tokio::time::timeout(NEXT, self.lines.next_line())
                 .await
@@ -59,7 +59,10 @@ impl Trace {
     }
 
     /// Every point up to this one, each once.
-    pub async fn up_to(&mut self, is_last: impl Fn(&str) -> bool) -> anyhow::Result<Vec<String>> {
+    pub(crate) async fn up_to(
+        &mut self,
+        is_last: impl Fn(&str) -> bool,
+    ) -> anyhow::Result<Vec<String>> {
         let mut points = Vec::new();
         loop {
             let point = self.next().await?;
@@ -74,7 +77,7 @@ impl Trace {
     }
 
     /// No more from the next start on.
-    pub fn stop(self, gateway: &mut Gateway) {
+    pub(crate) fn stop(self, gateway: &mut Gateway) {
         gateway.unset_env("OVERWINTER_CRASH_TRACE");
         let _ = std::fs::remove_file(self.path);
     }
