@@ -36,8 +36,8 @@ pub struct Seen {
     pub longest_gap: Duration,
     /// Native computes, by name.
     pub computes: BTreeSet<String>,
-    /// Each with its evidence.
-    pub violations: Vec<String>,
+    /// Pairs of native computes, each with its first evidence.
+    pub violations: BTreeMap<(String, String), String>,
 }
 
 impl Watcher {
@@ -164,7 +164,10 @@ impl Host {
             let natives: Vec<&str> = natives.iter().copied().collect();
             for (index, one) in natives.iter().enumerate() {
                 for other in &natives[index + 1..] {
-                    seen.violations.extend(self.both_live(one, other));
+                    if let Some(evidence) = self.both_live(one, other) {
+                        let pair = ((*one).to_owned(), (*other).to_owned());
+                        seen.violations.entry(pair).or_insert(evidence);
+                    }
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Crash points for tests: the process ends itself by SIGKILL at a named point, as a power switch
-//! would. Off unless `OVERWINTER_CRASH_AT` is set, and loud when it is.
+//! would. Off unless `OVERWINTER_CRASH_AT` (a point) or `OVERWINTER_CRASH_FILE` (a file that may come
+//! to hold one) is set, and loud when it is.
 
 use std::fmt::{Display, Write};
 use std::path::PathBuf;
@@ -14,6 +15,8 @@ use crate::ports::CrashPoints;
 pub struct EnvCrashPoints {
     /// `<verb>.<depth>.<step>:<side>`, or `commit.<label>:<side>` around what is made durable.
     at: Option<String>,
+    /// Read anew at each point, so that a gateway that has done something else first can be told.
+    file: Option<PathBuf>,
     /// Each point that is reached is appended to this file.
     trace: Option<Mutex<std::fs::File>>,
     reached: AtomicBool,
@@ -27,8 +30,12 @@ impl EnvCrashPoints {
     pub fn from_env() -> std::io::Result<Option<Self>> {
         let at = std::env::var("OVERWINTER_CRASH_AT").ok();
         let trace = std::env::var_os("OVERWINTER_CRASH_TRACE").map(PathBuf::from);
-        if at.is_none() && trace.is_none() {
+        let file = std::env::var_os("OVERWINTER_CRASH_FILE").map(PathBuf::from);
+        if at.is_none() && trace.is_none() && file.is_none() {
             return Ok(None);
+        }
+        if let Some(file) = &file {
+            tracing::warn!(file = %file.display(), "this gateway will end itself where that says");
         }
         if let Some(at) = &at {
             tracing::warn!(%at, "this gateway will end itself there");
@@ -43,9 +50,21 @@ impl EnvCrashPoints {
             .transpose()?;
         Ok(Some(Self {
             at,
+            file,
             trace: trace.map(Mutex::new),
             reached: AtomicBool::new(false),
         }))
+    }
+}
+
+impl EnvCrashPoints {
+    fn is_named(&self, point: &str) -> bool {
+        if self.at.as_deref() == Some(point) {
+            return true;
+        }
+        // No file, or one that cannot be read, names nothing.
+        let named = self.file.as_ref().map(std::fs::read_to_string);
+        matches!(named, Some(Ok(text)) if text.trim() == point)
     }
 }
 
@@ -61,7 +80,7 @@ impl CrashPoints for EnvCrashPoints {
         {
             tracing::error!(%error, "a crash point was not traced");
         }
-        if self.at.as_deref() == Some(&point) && !self.reached.swap(true, Ordering::SeqCst) {
+        if self.is_named(&point) && !self.reached.swap(true, Ordering::SeqCst) {
             if let Err(error) = rustix::process::kill_process(
                 rustix::process::getpid(),
                 rustix::process::Signal::KILL,

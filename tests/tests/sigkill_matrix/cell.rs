@@ -17,6 +17,8 @@ const DEATH: Duration = Duration::from_secs(20);
 const END: Duration = Duration::from_secs(30);
 /// Points that a successor comes to before it is killed as well: it has done its first step.
 const RECOVERING: usize = 2;
+/// In the gateway's folder: the point at which it is to end itself.
+pub(crate) const DIE_AT: &str = "die-at";
 const WORKSPACE: &str = "/workspace/blob";
 const ROOT: &str = "/root/blob";
 
@@ -77,7 +79,6 @@ pub(crate) async fn run(
     name: &str,
 ) -> anyhow::Result<()> {
     let before = drive_to(gateway, scenario, name).await?;
-    gateway.kill().await?;
     match kill {
         Kill::At(point) => die_at(gateway, scenario, point, name, &before).await?,
         Kill::Twice(point) => {
@@ -91,6 +92,7 @@ pub(crate) async fn run(
             trace.stop(gateway);
         }
         Kill::After(point, time) => {
+            gateway.kill().await?;
             let mut trace = Trace::of(gateway)?;
             gateway.run().await?;
             let _ = ask(gateway, scenario, name, &before).await;
@@ -116,15 +118,15 @@ async fn die_at(
     name: &str,
     before: &Option<Before>,
 ) -> anyhow::Result<()> {
-    gateway.set_env("OVERWINTER_CRASH_AT", point);
-    gateway.run().await?;
-    gateway.unset_env("OVERWINTER_CRASH_AT");
+    let die_at = gateway.folder().join(DIE_AT);
+    std::fs::write(&die_at, point)?;
     // Cut off by the death, or answered just before it.
     let _ = ask(gateway, scenario, name, before).await;
     let status = gateway
         .ended(DEATH)
         .await
         .context("the point was not reached")?;
+    std::fs::remove_file(&die_at)?;
     ensure!(
         status.signal() == Some(9),
         "the gateway ended with {status}"

@@ -22,7 +22,7 @@ use anyhow::Context;
 use overwinter_tests::Gateway;
 use overwinter_tests::watcher::Watcher;
 
-use cell::Kill;
+use cell::{DIE_AT, Kill};
 use scenario::Scenario;
 use table::Table;
 
@@ -79,6 +79,7 @@ fn sigkill_at_every_point_loses_nothing() -> anyhow::Result<()> {
 }
 
 async fn matrix() -> anyhow::Result<()> {
+    eye::sees()?;
     let began = Instant::now();
     let watcher = Watcher::start()?;
     let board = Shared::default();
@@ -120,8 +121,8 @@ async fn matrix() -> anyhow::Result<()> {
     }
     anyhow::ensure!(
         seen.violations.is_empty(),
-        "two live computes of one sandbox:\n  {}",
-        seen.violations.join("\n  ")
+        "two live computes of one sandbox: {:#?}",
+        seen.violations
     );
     let missing: Vec<_> = planned
         .iter()
@@ -193,6 +194,8 @@ async fn work_off(board: &Shared, watcher: &Watcher) -> anyhow::Result<()> {
 }
 
 async fn work(board: &Shared, mut gateway: Gateway) -> anyhow::Result<()> {
+    let die_at = gateway.folder().join(DIE_AT);
+    gateway.set_env("OVERWINTER_CRASH_FILE", die_at.display().to_string());
     gateway.run().await?;
     loop {
         let (work, name) = {
@@ -222,9 +225,8 @@ async fn work(board: &Shared, mut gateway: Gateway) -> anyhow::Result<()> {
             lock(board).failed.push(told);
             // Whatever is left of it must not spoil the next cell.
             let _ = gateway.kill().await;
-            for name in ["OVERWINTER_CRASH_AT", "OVERWINTER_CRASH_TRACE"] {
-                gateway.unset_env(name);
-            }
+            let _ = std::fs::remove_file(&die_at);
+            gateway.unset_env("OVERWINTER_CRASH_TRACE");
             gateway.run().await?;
         }
     }
