@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use sha2::{Digest, Sha256};
 
 use crate::compute::FREEZERS;
 
@@ -34,6 +35,17 @@ fn mounts_below(folder: &Path) -> Vec<PathBuf> {
         .collect();
     below.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
     below
+}
+
+/// Where the local driver mounts what it starts: a folder named by that of its state.
+fn mount_folder(data_dir: &Path) -> Option<PathBuf> {
+    let state = std::fs::canonicalize(data_dir.join("local")).ok()?;
+    let digest = Sha256::digest(state.as_os_str().as_encoded_bytes());
+    let name: String = digest[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    Some(Path::new("/run/overwinter/mnt").join(name))
 }
 
 /// The cgroups of the sandboxes whose storage lies in a gateway's data folder.
@@ -156,6 +168,10 @@ pub fn clear(folder: &Path, data_dir: &Path) {
     {
         let _ = rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH);
     }
+    if let Some(mounts) = mount_folder(data_dir) {
+        let _ = rustix::mount::unmount(&mounts, rustix::mount::UnmountFlags::DETACH);
+        let _ = std::fs::remove_dir(&mounts);
+    }
     for group in cgroups_in(data_dir) {
         for _ in 0..50 {
             match std::fs::remove_dir(&group) {
@@ -164,6 +180,10 @@ pub fn clear(folder: &Path, data_dir: &Path) {
                 }
                 Ok(()) | Err(_) => break,
             }
+        }
+        // The gateway's own, with its last sandbox.
+        if let Some(gateway) = group.parent() {
+            let _ = std::fs::remove_dir(gateway);
         }
     }
 }

@@ -74,6 +74,18 @@ async fn a_verb_is_completed_when_its_client_is_killed() -> anyhow::Result<()> {
         }
     }
     client.resume("box").wait().await?;
+    // Those that only look or wait leave nothing behind either.
+    for call in [
+        &["sandbox", "wait", "box", "--for", "failed"][..],
+        &["sandbox", "list"],
+        &["process", "list", "box"],
+        &["sandbox", "connect", "box"],
+        &["gateway", "status"],
+    ] {
+        for after in [10, 40] {
+            killed(&gateway, call, after).await?;
+        }
+    }
     ensure!(sh(&client, "box", "echo well").await? == "well\n");
     for (sandbox, after) in sandboxes.iter().zip(MOMENTS) {
         killed(&gateway, &["sandbox", "delete", sandbox.name()], after).await?;

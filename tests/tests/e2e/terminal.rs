@@ -29,7 +29,7 @@ impl Terminal {
         let mut child = Command::new("script")
             .args([
                 "-qefc",
-                &format!("stty rows 33 cols 77; {}", words.join(" ")),
+                &format!("tty; stty rows 33 cols 77; {}", words.join(" ")),
                 "/dev/null",
             ])
             .env("TERM", "vt100")
@@ -48,17 +48,27 @@ impl Terminal {
         })
     }
 
+    /// Gives the window another size, as a person who drags its corner does. `tty`: its device.
+    async fn resizes(&self, tty: &str, rows: u32, columns: u32) -> anyhow::Result<()> {
+        let (rows, columns) = (rows.to_string(), columns.to_string());
+        let mut stty = Command::new("stty");
+        stty.args(["-F", tty, "rows", &rows, "cols", &columns]);
+        ensure!(stty.status().await?.success(), "{tty} has no size");
+        Ok(())
+    }
+
     async fn types(&mut self, keys: &str) -> anyhow::Result<()> {
         Ok(self.keys.write_all(keys.as_bytes()).await?)
     }
 
-    /// Reads until this stands on the screen; what came before it is forgotten.
-    async fn shows(&mut self, text: &str) -> anyhow::Result<()> {
+    /// Reads until this stands on the screen; answers with what came before it, which is forgotten.
+    async fn shows(&mut self, text: &str) -> anyhow::Result<String> {
         let mut buffer = [0; 4096];
         loop {
             if let Some(at) = self.seen.find(text) {
+                let before = self.seen[..at].to_owned();
                 self.seen.drain(..at + text.len());
-                return Ok(());
+                return Ok(before);
             }
             let read = tokio::time::timeout(STUCK, self.screen.read(&mut buffer)).await;
             let read = read.with_context(|| format!("no {text:?} in {:?}", self.seen))??;
@@ -85,12 +95,19 @@ impl Terminal {
 async fn connect_is_a_shell_on_a_terminal_that_outlives_a_freeze() -> anyhow::Result<()> {
     let (gateway, client): (Gateway, Client) = with_sandbox("box").await?;
     let mut terminal = Terminal::open(&gateway, &["sandbox", "connect", "box"])?;
+    // The terminal that script(1) made, here.
+    let own = terminal.shows("\n").await?;
     terminal.shows("/workspace").await?;
     // What is typed is echoed as typed; the answers are not.
     terminal.types("stty size; echo $TERM; tty\n").await?;
     terminal.shows("33 77").await?;
     terminal.shows("vt100").await?;
     terminal.shows("/dev/pts/").await?;
+    terminal.resizes(own.trim(), 44, 111).await?;
+    terminal
+        .types("until [ \"$(stty size)\" = '44 111' ]; do usleep 1000; done; stty size\n")
+        .await?;
+    terminal.shows("\n44 111").await?;
     // Ctrl-C reaches the program, not the command.
     terminal.types("echo be''gun; sleep 600\n").await?;
     terminal.shows("begun").await?;
@@ -125,6 +142,7 @@ async fn exec_with_a_terminal_has_one_and_gives_its_code() -> anyhow::Result<()>
             "tty && stty size && read line && echo got=$line && exit 5",
         ],
     )?;
+    terminal.shows("/dev/pts/").await?;
     terminal.shows("/dev/pts/").await?;
     terminal.shows("33 77").await?;
     terminal.types("a line\n").await?;
