@@ -15,7 +15,7 @@ use anyhow::Context;
 const PAUSE: Duration = Duration::from_millis(2);
 /// Every so manieth sample looks at every hierarchy, the others at the one that freezes: all that is
 /// whole is in all of them, and a host has a dozen.
-const WHOLE: u64 = 8;
+const WHOLE: u64 = 50;
 /// The watcher goes before those whom it watches.
 const PRIORITY: i32 = -15;
 /// Native names are `<sandbox id without dashes>-<fence>-<serial>`.
