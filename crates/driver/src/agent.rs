@@ -91,4 +91,8 @@ pub trait Agent: Send + Sync + 'static {
 
     /// Resolves when the agent is gone.
     async fn gone(&self);
+
+    /// Ends the connection from this end, whoever still has calls on it: newer credentials have
+    /// revoked it. An agent without a connection has nothing to end.
+    fn hang_up(&self) {}
 }

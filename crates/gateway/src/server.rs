@@ -20,6 +20,8 @@ use crate::api::Api;
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 64 << 20;
 const STREAMS: u32 = 1_024;
+/// After an accept that failed.
+const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
 /// Of one message, in either direction.
 const MESSAGE: usize = 8 << 20;
 
@@ -115,6 +117,8 @@ pub async fn serve(
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "a connection was not accepted");
+                    // Out of descriptors, say: asking again at once would only spin.
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             },

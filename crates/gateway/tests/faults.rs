@@ -1,5 +1,7 @@
 //! The lifecycle through the API, on a simulated backend that loses replies, refuses, delays and dies.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod support;
 
 use std::time::Duration;
@@ -32,7 +34,8 @@ async fn a_lost_reply_is_settled_by_observing() {
     rig.fault(CallKind::Resume, 1, Fault::LoseReply);
     let woken = rig.client.resume("a").limit(PATIENCE).wait().await.unwrap();
     assert_eq!(woken.achieved, Achieved::Memory);
-    rig.fault(CallKind::Suspend, 2, Fault::LoseReply);
+    // The freeze was asked for twice: the second time for what to keep.
+    rig.fault(CallKind::Suspend, 3, Fault::LoseReply);
     let asleep = rig
         .client
         .suspend("a")

@@ -29,6 +29,9 @@ pub enum Recording {
     /// A suspend at a memory depth did not happen and its compute is intact: new credentials are
     /// the effect that comes next, and then it ends with this fault.
     Reattach(Fault),
+    /// What was retained is still there and cannot be restored, and the same operation goes on as a
+    /// cold start under a new incarnation: to end what is there is the effect that comes next.
+    GiveUpMemory,
     /// The restore is settled absent: its memory is discarded, and the same operation goes on as a
     /// cold start under a new incarnation.
     FallBack,
@@ -188,19 +191,26 @@ pub fn record(
             op.aborting = Some(fault);
             Recorded::Done(new_intent(sandbox, &mut rows))
         }
-        Recording::FallBack => {
+        recording @ (Recording::FallBack | Recording::GiveUpMemory) => {
             settle(op, "restore failed", &mut rows);
+            let absent = recording == Recording::FallBack;
             op.cold = true;
             op.serial = op.serial.next();
             op.step = Step::Intent;
             op.intent = Some(Intent {
                 serial: op.serial,
-                effect: EffectKind::Start,
+                effect: if absent {
+                    EffectKind::Start
+                } else {
+                    EffectKind::Suspend(Depth::Stop)
+                },
             });
             sandbox.secret = None;
             sandbox.issued = sandbox.issued.next();
             sandbox.generation = sandbox.generation.next();
-            sandbox.compute = Compute::Absent;
+            if absent {
+                sandbox.compute = Compute::Absent;
+            }
             if let Some(retained) = &mut sandbox.retained {
                 retained.status = RetainedStatus::Discarding;
             }
@@ -470,6 +480,11 @@ fn still_suspended(sandbox: &mut Sandbox, memory: Memory, compute: Compute, now:
                 promised.or(retained.lost)
             })
         }
+        // Found frozen by a resume out of Failed: that it sleeps is what is so.
+        (None, Memory::NothingRan) if matches!(compute, Compute::Frozen { .. }) => Retained {
+            depth: Depth::Freeze,
+            ..at_stop(None)
+        },
         (None, Memory::NothingRan | Memory::Lost) => at_stop(None),
     };
     if sandbox.desired != Desired::Deleted {

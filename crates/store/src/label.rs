@@ -32,7 +32,7 @@ pub const fn of(recording: &Recording) -> &'static str {
     match recording {
         Recording::Intent { .. } => INTENT,
         Recording::Terminated => TERMINATED,
-        Recording::FallBack => FALL_BACK,
+        Recording::FallBack | Recording::GiveUpMemory => FALL_BACK,
         Recording::Reattach(_) => REATTACH,
         Recording::End(ending) => match ending {
             Ending::TurnedBack => END_TURNED_BACK,

@@ -27,7 +27,11 @@ struct Row {
 async fn main() -> anyhow::Result<()> {
     let began = Instant::now();
     let mut gateway = Gateway::start().await?;
-    let mut rows = vec![Row { step: "start the gateway", kept: "–".into(), took: began.elapsed() }];
+    let mut rows = vec![Row {
+        step: "start the gateway",
+        kept: "–".into(),
+        took: began.elapsed(),
+    }];
     play(&mut gateway, &mut rows).await?;
     gateway.end().await.context("something is left behind")?;
     print(&rows);
@@ -38,23 +42,43 @@ async fn main() -> anyhow::Result<()> {
 async fn play(gateway: &mut Gateway, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let client = gateway.client();
     let mut row = |step, kept: String, began: Instant| {
-        rows.push(Row { step, kept, took: began.elapsed() });
+        rows.push(Row {
+            step,
+            kept,
+            took: began.elapsed(),
+        });
     };
 
     let began = Instant::now();
-    client.create().name(NAME).image(gateway.image.name()).wait().await?;
+    client
+        .create()
+        .name(NAME)
+        .image(gateway.image.name())
+        .wait()
+        .await?;
     row("create", "–".into(), began);
 
     let began = Instant::now();
-    let counter = client.command(NAME, ["/bin/sh", "-c", COUNTER]).start().await?;
+    let counter = client
+        .command(NAME, ["/bin/sh", "-c", COUNTER])
+        .start()
+        .await?;
     sh(&client, WRITE).await?;
     let digests = read(&client, "/workspace/digests").await?;
-    row("count in memory, write 5 MiB in 10 files", "–".into(), began);
+    row(
+        "count in memory, write 5 MiB in 10 files",
+        "–".into(),
+        began,
+    );
     tokio::time::sleep(Duration::from_millis(500)).await;
 
     let began = Instant::now();
     client.suspend(NAME).depth(Depth::Freeze).wait().await?;
-    row("suspend at freeze", "processes, memory, files".into(), began);
+    row(
+        "suspend at freeze",
+        "processes, memory, files".into(),
+        began,
+    );
     let asleep = Duration::from_secs(2);
     tokio::time::sleep(asleep).await;
 
@@ -65,20 +89,39 @@ async fn play(gateway: &mut Gateway, rows: &mut Vec<Row>) -> anyhow::Result<()> 
     // Asleep for two seconds it would have counted twenty more.
     let before = woken;
     let still = client.process(NAME, &counter.process_id).await?;
-    ensure!(still.running && still.pid == counter.pid, "the counter is not the same process");
+    ensure!(
+        still.running && still.pid == counter.pid,
+        "the counter is not the same process"
+    );
     tokio::time::sleep(Duration::from_millis(500)).await;
     let after = count(&client).await?;
-    ensure!(after > before, "the counter does not go on: {before}, then {after}");
-    ensure!(woken < 20, "it counted while it slept: {woken} after half a second awake");
+    ensure!(
+        after > before,
+        "the counter does not go on: {before}, then {after}"
+    );
+    ensure!(
+        woken < 20,
+        "it counted while it slept: {woken} after half a second awake"
+    );
     rows.push(Row {
         step: "resume",
-        kept: format!("process {} goes on: {woken} at waking, {after} half a second later", still.pid),
+        kept: format!(
+            "process {} goes on: {woken} at waking, {after} half a second later",
+            still.pid
+        ),
         took,
     });
-    ensure!(resumed.achieved == Achieved::Memory, "memory was not what came back");
+    ensure!(
+        resumed.achieved == Achieved::Memory,
+        "memory was not what came back"
+    );
 
     let mut row = |step, kept: String, began: Instant| {
-        rows.push(Row { step, kept, took: began.elapsed() });
+        rows.push(Row {
+            step,
+            kept,
+            took: began.elapsed(),
+        });
     };
     let began = Instant::now();
     client.suspend(NAME).depth(Depth::Stop).wait().await?;
@@ -87,19 +130,40 @@ async fn play(gateway: &mut Gateway, rows: &mut Vec<Row>) -> anyhow::Result<()> 
     let began = Instant::now();
     gateway.kill().await?;
     gateway.run().await?;
-    row("kill the gateway with SIGKILL, start it again", "files, the record".into(), began);
+    row(
+        "kill the gateway with SIGKILL, start it again",
+        "files, the record".into(),
+        began,
+    );
 
     let client = gateway.client();
     let began = Instant::now();
     client.resume(NAME).wait().await?;
-    sh(&client, "cd /workspace/data && sha256sum -c /workspace/digests >/dev/null").await?;
-    row("resume, and check every digest inside", "10 files, byte for byte".into(), began);
-    ensure!(read(&client, "/workspace/digests").await? == digests, "the digests changed");
-    ensure!(read(&client, "/root/note").await? == b"root\n", "the root layer was not kept");
+    sh(
+        &client,
+        "cd /workspace/data && sha256sum -c /workspace/digests >/dev/null",
+    )
+    .await?;
+    row(
+        "resume, and check every digest inside",
+        "10 files, byte for byte".into(),
+        began,
+    );
+    ensure!(
+        read(&client, "/workspace/digests").await? == digests,
+        "the digests changed"
+    );
+    ensure!(
+        read(&client, "/root/note").await? == b"root\n",
+        "the root layer was not kept"
+    );
     for line in String::from_utf8(digests)?.lines() {
         let (digest, file) = line.split_once("  ").context("a digest line")?;
         let bytes = read(&client, &format!("/workspace/data/{file}")).await?;
-        let found: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
+        let found: String = Sha256::digest(&bytes)
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
         ensure!(found == digest, "{file} is not what was written");
     }
     let gone = client.process(NAME, &counter.process_id).await?;
@@ -112,7 +176,10 @@ async fn play(gateway: &mut Gateway, rows: &mut Vec<Row>) -> anyhow::Result<()> 
 }
 
 async fn sh(client: &Client, script: &str) -> anyhow::Result<Vec<u8>> {
-    let ran = client.command(NAME, ["/bin/sh", "-c", script]).run().await?;
+    let ran = client
+        .command(NAME, ["/bin/sh", "-c", script])
+        .run()
+        .await?;
     ensure!(
         ran.exit.code == 0,
         "{script:?} ended with {}: {}",
@@ -124,12 +191,19 @@ async fn sh(client: &Client, script: &str) -> anyhow::Result<Vec<u8>> {
 
 async fn count(client: &Client) -> anyhow::Result<u64> {
     let text = String::from_utf8(sh(client, "cat /tmp/count").await?)?;
-    text.trim().parse().with_context(|| format!("{text:?} is no count"))
+    text.trim()
+        .parse()
+        .with_context(|| format!("{text:?} is no count"))
 }
 
 async fn read(client: &Client, path: &str) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    client.files(NAME).read(path).await?.copy_to(&mut bytes).await?;
+    client
+        .files(NAME)
+        .read(path)
+        .await?
+        .copy_to(&mut bytes)
+        .await?;
     Ok(bytes)
 }
 

@@ -76,6 +76,9 @@ impl Shared {
             match read_reference(&reference) {
                 Some(retained) if retained.is_same(&running.record) => {}
                 Some(_) => return Err(gone()),
+                // Retained by a freeze whose answer was lost. What is frozen was found by its own
+                // note, identity and boot, so it is what was retained.
+                None if reference == DriverReference::default() => {}
                 None => {
                     return Err(DriverError::Rejected(
                         "what was retained was not written by this driver, or by another version of it".to_owned(),

@@ -324,6 +324,10 @@ impl Agent for SupervisorAgent {
     async fn gone(&self) {
         self.transport.link.gone().await;
     }
+
+    fn hang_up(&self) {
+        self.transport.link.hang_up();
+    }
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use futures::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::sync::watch;
 
@@ -37,6 +38,9 @@ pub(super) struct Link {
     state: watch::Sender<LinkState>,
     /// The stream has ended or failed. Set before HTTP/2 hears of it, and so before any call does.
     broken: AtomicBool,
+    /// This end wants no more of it.
+    hung_up: AtomicBool,
+    reader: AtomicWaker,
 }
 
 impl Link {
@@ -44,7 +48,15 @@ impl Link {
         Arc::new(Self {
             state: watch::Sender::new(LinkState::Open),
             broken: AtomicBool::new(false),
+            hung_up: AtomicBool::new(false),
+            reader: AtomicWaker::new(),
         })
+    }
+
+    /// Ends the stream from this end, whoever still holds calls on it.
+    pub(super) fn hang_up(&self) {
+        self.hung_up.store(true, Ordering::Release);
+        self.reader.wake();
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -108,6 +120,12 @@ impl AsyncRead for LinkIo {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.link.reader.register(cx.waker());
+        // Registered before the look, so that no hang-up falls between.
+        if self.link.hung_up.load(Ordering::Acquire) {
+            self.link.broken.store(true, Ordering::Release);
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         let before = buf.filled().len();
         let result = ready!(self.io()?.poll_read(cx, buf));
         let ended = buf.filled().len() == before && buf.remaining() > 0;

@@ -14,6 +14,9 @@ use crate::dataplane::admit::NotAdmitted;
 /// The domain of every reason.
 pub const DOMAIN: &str = "overwinter";
 
+/// What a supervisor answers while a suspend is under way.
+const QUIESCED: &str = "QUIESCED";
+
 /// One error, before it is put on the wire.
 #[derive(Clone, Debug)]
 pub struct ApiError {
@@ -304,6 +307,16 @@ impl From<AgentError> for ApiError {
                     RefusedKind::Unimplemented => ErrorCode::Unimplemented,
                     RefusedKind::Internal => ErrorCode::Internal,
                 };
+                if reason == QUIESCED {
+                    // Let in just before a suspend began, and overtaken by it.
+                    let refused = CallRefused::Suspending;
+                    return Self::new(
+                        ErrorCode::Unavailable,
+                        refused.code(),
+                        refused.to_string(),
+                        refused.next(),
+                    );
+                }
                 let reason = if reason.is_empty() {
                     "SUPERVISOR_REFUSED"
                 } else {

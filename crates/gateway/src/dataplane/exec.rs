@@ -47,6 +47,8 @@ struct Progress {
     stdout: u64,
     stderr: u64,
     stdin_taken: u64,
+    /// The client has been told that it is there.
+    started: bool,
     /// Sent and not acknowledged.
     pending: VecDeque<wire::StdinData>,
     pending_bytes: usize,
@@ -88,6 +90,7 @@ pub fn carry(
             stdout,
             stderr,
             stdin_taken: 0,
+            started: false,
             pending: VecDeque::new(),
             pending_bytes: 0,
         }),
@@ -118,12 +121,12 @@ async fn run(
         }),
         Opening::Attach(attach) => attach.into(),
     };
-    let mut started = false;
+    let opening = first.clone();
     loop {
         let end = tokio::select! {
             // The client has gone away: the process runs on.
             () = out.closed() => return,
-            end = connection(&mut admission, first, &mut requests, &shared, &out, started) => end,
+            end = connection(&mut admission, first, &mut requests, &shared, &out) => end,
         };
         match end {
             End::Finished => return,
@@ -133,7 +136,6 @@ async fn run(
             }
             End::Lost => {}
         }
-        started = true;
         drop(admission);
         let reopened = tokio::select! {
             () = out.closed() => return,
@@ -155,12 +157,17 @@ async fn run(
         }
         first = {
             let progress = shared.lock();
-            wire::ExecAttach {
-                process_id: progress.process_id.clone(),
-                stdout_offset: progress.stdout,
-                stderr_offset: progress.stderr,
+            if !progress.started {
+                // It may never have arrived. Where it has, the same start again is an attach.
+                opening.clone()
+            } else {
+                wire::ExecAttach {
+                    process_id: progress.process_id.clone(),
+                    stdout_offset: progress.stdout,
+                    stderr_offset: progress.stderr,
+                }
+                .into()
             }
-            .into()
         };
     }
 }
@@ -180,7 +187,6 @@ async fn connection(
     requests: &mut (impl Stream<Item = Result<v1::ExecRequest, ConnectError>> + Send + Unpin),
     shared: &Shared,
     out: &Out,
-    started: bool,
 ) -> End {
     let (input, inputs) = mpsc::channel::<wire::ExecRequest>(IN_FLIGHT);
     let request = |message| wire::ExecRequest {
@@ -192,15 +198,17 @@ async fn connection(
     }));
     let agent = admission.session.agent.clone();
     let incarnation = admission.session.incarnation;
-    let responses = match agent.exec(inputs.boxed()).await {
+    let mut responses = match agent.exec(inputs.boxed()).await {
         Ok(responses) => responses,
         Err(AgentError::Gone) => return End::Lost,
         Err(error) => return End::Failed(error),
     };
+    // Its first answer, which comes at once, says that it has arrived: a suspend waits for that.
+    let first = responses.next().await;
     admission.entered();
+    let responses = futures::stream::iter(first).chain(responses).boxed();
     let forward = Forward {
         incarnation: incarnation.0,
-        started,
         shared,
         out,
     };
@@ -276,8 +284,6 @@ async fn feed(
 /// From the supervisor to the client.
 struct Forward<'a> {
     incarnation: u64,
-    /// The client has been told already.
-    started: bool,
     shared: &'a Shared,
     out: &'a Out,
 }
@@ -331,7 +337,8 @@ impl Forward<'_> {
                     stderr_offset: at.stderr_offset,
                     stdin_offset: at.stdin_offset,
                 };
-                (!self.started).then(|| started.into())
+                let first = !std::mem::replace(&mut progress.started, true);
+                first.then(|| started.into())
             }
             wire::exec_response::Message::Output(output) => {
                 let end = output.offset + output.data.len() as u64;

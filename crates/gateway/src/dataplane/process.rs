@@ -135,18 +135,24 @@ pub fn from_stored(result: &ProcessResult) -> v1::ProcessInfo {
     }
 }
 
-/// The exit of the main process in an event, if it is in there.
+/// The exit of the main process in an event, if it is in there. `main`: its id, once it was seen.
 #[must_use]
-pub fn main_exit(event: &wire::ProcessEvent) -> Option<(i32, i32)> {
-    match &event.event {
-        Some(wire::process_event::Event::Snapshot(list)) => list
-            .processes
-            .iter()
-            .filter(|process| process.main)
-            .find_map(|process| process.exit.as_option())
-            .map(|exit| (exit.code, exit.signal)),
-        Some(wire::process_event::Event::Exited(_) | wire::process_event::Event::Started(_))
-        | None => None,
+pub fn main_exit(event: &wire::ProcessEvent, main: &mut Option<String>) -> Option<(i32, i32)> {
+    match event.event.as_ref()? {
+        wire::process_event::Event::Snapshot(list) => {
+            let found = list.processes.iter().find(|process| process.main)?;
+            *main = Some(found.process_id.clone());
+            found.exit.as_option().map(|exit| (exit.code, exit.signal))
+        }
+        wire::process_event::Event::Started(process) => {
+            if process.main {
+                *main = Some(process.process_id.clone());
+            }
+            None
+        }
+        wire::process_event::Event::Exited(exit) => {
+            (Some(&exit.process_id) == main.as_ref()).then_some((exit.code, exit.signal))
+        }
     }
 }
 

@@ -20,7 +20,14 @@ pub(super) fn expected(sandbox: &Sandbox) -> Option<Expected> {
     let proof = match &sandbox.running {
         Some(operation) => proof_within(sandbox, operation)?,
         // Frozen compute does not knock, and nothing that wakes by itself has any authority.
-        None if sandbox.retained.is_some() || !sandbox.compute.may_exist() => return None,
+        // Nor has one that came too late to keep its sandbox from failing: the resume that asks for
+        // it issues new credentials.
+        None if sandbox.retained.is_some()
+            || sandbox.failure.is_some()
+            || !sandbox.compute.may_exist() =>
+        {
+            return None;
+        }
         None => same(sandbox),
     };
     Some(Expected {

@@ -46,6 +46,10 @@ impl Reconciler {
     }
 
     async fn round(&self) {
+        let unseen = std::mem::take(&mut self.owners().unseen);
+        for id in unseen {
+            self.check_for_loss(id).await;
+        }
         self.pay_debts().await;
         match self.store.deleting_idle().await {
             Ok(ids) => {
@@ -119,24 +123,31 @@ impl Reconciler {
             return;
         }
         let sandbox = match self.store.get(id).await {
-            Ok(Some(sandbox)) if sandbox.running.is_none() => sandbox,
-            Ok(_) => return,
+            Ok(Some(sandbox)) => sandbox,
+            Ok(None) => return,
             Err(error) => return tracing::error!(sandbox = %id, %error, "cannot be read"),
         };
+        if sandbox.running.is_some() {
+            return self.leave_to_coming_owner(id);
+        }
         let Some(driver) = self.driver_of(&sandbox) else {
             return;
         };
         let observed = match driver.observe(id).await {
             Ok(seen) => seen.observed,
-            // Unknown is retried by the next event or round, and never taken for absence.
-            Err(error) => return tracing::warn!(sandbox = %id, %error, "cannot be observed"),
+            Err(error) => {
+                tracing::warn!(sandbox = %id, %error, "cannot be observed");
+                Observed::Unknown
+            }
         };
         match observed {
             Observed::Absent | Observed::Stopped => {}
-            Observed::Live { .. }
-            | Observed::Frozen { .. }
-            | Observed::InTransition
-            | Observed::Unknown => return,
+            Observed::Live { .. } | Observed::Frozen { .. } => return,
+            // Never taken for absence; looked at again in the next round.
+            Observed::InTransition | Observed::Unknown => {
+                self.owners().unseen.insert(id);
+                return;
+            }
         }
         match self
             .store
@@ -150,7 +161,12 @@ impl Reconciler {
         {
             Ok(Some(lost)) => {
                 tracing::warn!(sandbox = %id, phase = %lost.phase(), "its compute is gone");
-                self.hub.remove(id);
+                // Not from under a resume that has been asked for since: its owner has said by now
+                // what it expects.
+                let owners = self.owners();
+                if !owners.at_work.contains_key(&id) {
+                    self.hub.remove(id);
+                }
             }
             Ok(None) => {}
             Err(error) => tracing::error!(sandbox = %id, %error, "a loss was not recorded"),
@@ -164,22 +180,30 @@ impl Reconciler {
             return;
         }
         let (this, slot, issued) = (self.clone(), Arc::clone(slot), sandbox.issued);
+        if !slot.claim_main(issued) {
+            return;
+        }
         tokio::spawn(async move {
-            let session = slot.attached(issued).await;
-            let Ok(mut events) = session.agent.watch_processes().await else {
-                return;
-            };
-            while let Some(Ok(event)) = events.next().await {
-                let Some((code, signal)) = process::main_exit(&event) else {
+            let (mut number, mut main) = (0, None);
+            // A watch ends with its connection; the next session is watched again.
+            while let Some(session) = slot.next_session(issued, number).await {
+                number = session.number;
+                let Ok(mut events) = session.agent.watch_processes().await else {
                     continue;
                 };
-                let exit = MainExit {
-                    code,
-                    signal,
-                    at: this.ports.clock.wall(),
-                };
-                if let Err(error) = this.store.record_main_exit(slot.id, exit).await {
-                    tracing::error!(sandbox = %slot.id, %error, "an exit was not recorded");
+                while let Some(Ok(event)) = events.next().await {
+                    let Some((code, signal)) = process::main_exit(&event, &mut main) else {
+                        continue;
+                    };
+                    let exit = MainExit {
+                        code,
+                        signal,
+                        at: this.ports.clock.wall(),
+                    };
+                    if let Err(error) = this.store.record_main_exit(slot.id, exit).await {
+                        tracing::error!(sandbox = %slot.id, %error, "an exit was not recorded");
+                    }
+                    return;
                 }
             }
         });

@@ -22,10 +22,11 @@ pub mod recovery;
 pub mod stock;
 pub mod waiters;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt;
 use overwinter_driver::{Description, Driver};
 use overwinter_lifecycle::ids::SandboxId;
 use overwinter_lifecycle::operation::Deadlines;
@@ -85,6 +86,9 @@ impl Drivers {
 /// How long an earlier owner of a sandbox's lock is waited for before it is killed.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a store that cannot be read is given.
+const READ_PAUSE: Duration = Duration::from_millis(500);
+
 /// See the module. Cheap to clone.
 #[derive(Clone)]
 pub struct Reconciler {
@@ -106,6 +110,10 @@ pub struct Reconciler {
 #[derive(Default)]
 struct Owners {
     at_work: HashMap<SandboxId, Missed>,
+    /// Their compute has changed between an operation's commit and its owner's start.
+    early: HashSet<SandboxId>,
+    /// Their driver could not tell what is there; looked at again in the next round.
+    unseen: HashSet<SandboxId>,
 }
 
 /// What has happened to a sandbox while its owner was at work.
@@ -153,10 +161,29 @@ impl Reconciler {
                 missed.begun = true;
                 return;
             }
-            owners.at_work.insert(id, Missed::default());
+            let changed = owners.early.remove(&id);
+            let missed = Missed {
+                changed,
+                ..Missed::default()
+            };
+            owners.at_work.insert(id, missed);
         }
+        self.shut_gate(id);
         let this = self.clone();
-        self.tasks.spawn(async move { this.drive(sandbox).await });
+        self.tasks.spawn(async move {
+            let work = std::panic::AssertUnwindSafe(this.drive(sandbox));
+            if work.catch_unwind().await.is_err() {
+                tracing::error!(sandbox = %id, "its owner panicked; the next start goes on from the record");
+                this.owners().at_work.remove(&id);
+            }
+        });
+    }
+
+    /// From the beginning of an operation on no call is let in; its end opens the gate again.
+    pub(super) fn shut_gate(&self, id: SandboxId) {
+        if let Some(slot) = self.hub.find(id) {
+            slot.shut_gate();
+        }
     }
 
     /// Whether an owner is at work. If so it is told that the compute has changed, and looks again
@@ -168,6 +195,17 @@ impl Reconciler {
                 true
             }
             None => false,
+        }
+    }
+
+    /// The same where the record says that an operation runs: its owner may be about to start.
+    fn leave_to_coming_owner(&self, id: SandboxId) {
+        let mut owners = self.owners();
+        match owners.at_work.get_mut(&id) {
+            Some(missed) => missed.changed = true,
+            None => {
+                owners.early.insert(id);
+            }
         }
     }
 
@@ -195,12 +233,16 @@ impl Reconciler {
                 }
                 return;
             }
-            match self.store.get(id).await {
-                Ok(found) => next = found.filter(|sandbox| sandbox.running.is_some()),
-                Err(error) => {
-                    tracing::error!(sandbox = %id, %error, "the record cannot be read");
+            // What has begun must have an owner, so this goes on until the record can be read.
+            next = loop {
+                match self.store.get(id).await {
+                    Ok(found) => break found.filter(|sandbox| sandbox.running.is_some()),
+                    Err(error) => {
+                        tracing::error!(sandbox = %id, %error, "the record cannot be read");
+                        self.ports.clock.sleep(READ_PAUSE).await;
+                    }
                 }
-            }
+            };
         }
     }
 

@@ -45,6 +45,7 @@ pub(super) async fn run(reconciler: &Reconciler, sandbox: Sandbox) {
         exits: Vec::new(),
     };
     while let Some(operation) = owned.sandbox.running.clone() {
+        reconciler.shut_gate(id);
         let span = tracing::info_span!(
             "operation",
             id = %operation.id,
@@ -188,6 +189,7 @@ fn owes(recording: &Recording) -> bool {
         | Recording::Intent { .. }
         | Recording::Terminated
         | Recording::Reattach(_)
+        | Recording::GiveUpMemory
         | Recording::FallBack => false,
     }
 }
@@ -207,13 +209,10 @@ impl Reconciler {
                     self.watch_main(sandbox, &slot);
                 }
             }
-            Phase::Suspended(_) | Phase::Tombstone => self.hub.remove(sandbox.id),
+            // A supervisor that comes late to a failure is let in by the resume that asks for it.
+            Phase::Suspended(_) | Phase::Failed | Phase::Tombstone => self.hub.remove(sandbox.id),
             // The next operation, or the user, decides; the gate stays as that leaves it.
-            Phase::Creating
-            | Phase::Suspending(_)
-            | Phase::Resuming
-            | Phase::Failed
-            | Phase::Deleting => {}
+            Phase::Creating | Phase::Suspending(_) | Phase::Resuming | Phase::Deleting => {}
         }
     }
 

@@ -34,12 +34,19 @@ impl Reconciler {
         };
         let slot = self.hub.slot(owned.sandbox.id, owned.sandbox.name.as_str());
         match action {
-            Action::Prepare(depth) => match driver.prepare(owned.sandbox.id, depth).await {
-                Ok(()) => Event::Done,
-                Err(error) => Event::Refused(fault(error)),
-            },
+            Action::Prepare(depth) => {
+                match self
+                    .in_time(op, driver.prepare(owned.sandbox.id, depth))
+                    .await
+                {
+                    Ok(()) => Event::Done,
+                    Err(error) => Event::Refused(fault(error)),
+                }
+            }
             Action::Quiesce => self.quiesce(&owned.sandbox, op, &slot).await,
-            Action::Unquiesce(_) | Action::LiftQuiesce { .. } => self.unquiesce(op, &slot).await,
+            Action::Unquiesce(_) | Action::LiftQuiesce { .. } => {
+                self.unquiesce(&owned.sandbox, op, &slot).await
+            }
             Action::Detach => {
                 self.ask(op, &slot, |agent| async move {
                     agent.detach().await.map(|_live| Event::Done)
@@ -47,13 +54,18 @@ impl Reconciler {
                 .await
             }
             Action::Terminate => self.terminate(owned, op, &slot).await,
-            Action::Pin => match driver.pin(&owned.sandbox.spec.image).await {
-                Ok(pinned) => Event::Pinned(pinned.digest),
-                Err(error) => Event::Refused(Fault {
-                    reason: Reason::ImageUnusable,
-                    ..fault(error)
-                }),
-            },
+            Action::Pin => {
+                match self
+                    .in_time(op, driver.pin(&owned.sandbox.spec.image))
+                    .await
+                {
+                    Ok(pinned) => Event::Pinned(pinned.digest),
+                    Err(error) => Event::Refused(Fault {
+                        reason: Reason::ImageUnusable,
+                        ..fault(error)
+                    }),
+                }
+            }
             Action::Call { effect, tries: _ } => {
                 self.call(&driver, &owned.sandbox, op, &slot, effect).await
             }
@@ -67,11 +79,10 @@ impl Reconciler {
     }
 
     async fn quiesce(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
-        // A call that hangs on its way in must not keep it awake for ever.
+        // A call that hangs on its way in must not keep it awake for ever: past the deadline the
+        // supervisor's own gate refuses it.
         let entered = Duration::from_millis(op.deadlines.agent_ms);
-        if self.ports.within(entered, slot.close_gate()).await.is_err() {
-            return Event::Unreachable;
-        }
+        let _ = self.ports.within(entered, slot.close_gate()).await;
         let policy = &sandbox.config.policy;
         let hook = policy.pre_suspend_hook.clone();
         let hook_time = Duration::from_millis(policy.hook_timeout_ms);
@@ -112,7 +123,9 @@ impl Reconciler {
     }
 
     /// The gate opens when the end is recorded.
-    async fn unquiesce(&self, op: &Operation, slot: &Arc<Slot>) -> Event {
+    async fn unquiesce(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
+        // One that redials is told when it is there, or by the hub when it comes later still.
+        let _ = self.reach(sandbox, slot).await;
         self.ask(op, slot, |agent| async move {
             agent.unquiesce().await.map(|()| Event::Done)
         })
@@ -168,6 +181,21 @@ impl Reconciler {
         }
     }
 
+    /// A question to the driver, which has no effect whether it is answered or not.
+    async fn in_time<T>(
+        &self,
+        op: &Operation,
+        question: impl Future<Output = Result<T, DriverError>>,
+    ) -> Result<T, DriverError> {
+        let patience = Duration::from_millis(op.deadlines.effect_ms);
+        let late =
+            || DriverError::Rejected(format!("the driver did not answer within {patience:?}"));
+        self.ports
+            .within(patience, question)
+            .await
+            .unwrap_or_else(|_| Err(late()))
+    }
+
     async fn call(
         &self,
         driver: &Arc<dyn Driver>,
@@ -189,7 +217,10 @@ impl Reconciler {
         };
         let credentials = self.hub.issue(sandbox.id, sandbox.issued);
         // Before the driver acts: the supervisor may be quicker than the driver's answer.
-        if let Some(expected) = expected(sandbox) {
+        // Not again at a retry: it may have attached in between, and its token is used then.
+        if let Some(expected) = expected(sandbox)
+            && !slot.is_expecting(sandbox.issued)
+        {
             slot.expect(expected);
         }
         let spec = compute_spec(sandbox);

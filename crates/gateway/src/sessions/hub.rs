@@ -112,9 +112,18 @@ impl Hub {
     }
 
     fn install(slot: Arc<Slot>, proof: &AttachProof, agent: Arc<dyn Agent>) {
-        let number = slot.install(proof, agent.clone());
+        let Some(number) = slot.install(proof, agent.clone()) else {
+            return agent.hang_up();
+        };
         tracing::debug!(sandbox = %slot.id, incarnation = %proof.incarnation, "supervisor attached");
         tokio::spawn(async move {
+            // A suspend that was undone while it redialled could not tell it so. Saying it once
+            // more changes nothing where it was told.
+            if slot.gate_is_open()
+                && let Err(error) = agent.unquiesce().await
+            {
+                tracing::debug!(sandbox = %slot.id, %error, "not told that it is let in again");
+            }
             agent.gone().await;
             tracing::debug!(sandbox = %slot.id, "supervisor gone");
             slot.gone(number);

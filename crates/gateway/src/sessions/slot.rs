@@ -22,7 +22,8 @@ pub struct Session {
     pub incarnation: Incarnation,
     pub agent: Arc<dyn Agent>,
     pub secret: SecretHash,
-    number: u64,
+    /// Of this slot, from 1.
+    pub number: u64,
 }
 
 #[derive(Default)]
@@ -38,6 +39,8 @@ struct State {
     last_use: Duration,
     /// Hints of the driver that the compute has changed.
     compute_changes: u64,
+    /// Under which its main process is followed already.
+    main_followed: Option<Incarnation>,
     /// It sleeps or is gone: nobody need wait here.
     closed: bool,
 }
@@ -87,17 +90,18 @@ impl Slot {
 
     /// From here on only this is let in; what was attached under another incarnation is let go.
     pub fn expect(&self, expected: Expected) {
-        self.change(|state| {
-            if state
+        let revoked = self.change(|state| {
+            let revoked = state
                 .session
-                .as_ref()
-                .is_some_and(|s| s.incarnation != expected.incarnation)
-            {
-                state.session = None;
-            }
+                .take_if(|session| session.incarnation != expected.incarnation);
             state.expected = Some(expected);
             state.closed = false;
+            revoked
         });
+        // Its supervisor looks for new credentials once this connection has ended.
+        if let Some(session) = revoked {
+            session.agent.hang_up();
+        }
     }
 
     /// Whether an attach under `incarnation` is awaited, or was made.
@@ -120,9 +124,36 @@ impl Slot {
         Ok(())
     }
 
+    /// Waits for a session under `incarnation` that is not the one of `number`; none when the
+    /// sandbox sleeps instead.
+    pub async fn next_session(&self, incarnation: Incarnation, number: u64) -> Option<Session> {
+        self.until(|state| {
+            if state.closed {
+                return Some(None);
+            }
+            let session = state.session.as_ref()?;
+            let new = session.incarnation == incarnation && session.number != number;
+            new.then(|| Some(session.clone()))
+        })
+        .await
+    }
+
+    /// Whether the caller is the first to follow the main process of this incarnation.
+    pub fn claim_main(&self, incarnation: Incarnation) -> bool {
+        let mut state = self.lock();
+        let first = state.main_followed != Some(incarnation);
+        state.main_followed = Some(incarnation);
+        first
+    }
+
     /// Installs a session whose proof was verified; the newest connection wins.
-    pub(super) fn install(&self, proof: &AttachProof, agent: Arc<dyn Agent>) -> u64 {
+    /// Installs a session whose proof was verified; the newest connection wins. None: newer
+    /// credentials were issued in between.
+    pub(super) fn install(&self, proof: &AttachProof, agent: Arc<dyn Agent>) -> Option<u64> {
         self.change(|state| {
+            state
+                .expected
+                .filter(|expected| expected.incarnation == proof.incarnation)?;
             state.sessions += 1;
             state.session = Some(Session {
                 incarnation: proof.incarnation,
@@ -130,7 +161,7 @@ impl Slot {
                 secret: hash(&proof.secret),
                 number: state.sessions,
             });
-            state.sessions
+            Some(state.sessions)
         })
     }
 
@@ -188,21 +219,29 @@ impl Slot {
         self.change(|state| state.gate_open = true);
     }
 
+    /// Closes the gate; what is on its way in goes on.
+    pub fn shut_gate(&self) {
+        self.change(|state| state.gate_open = false);
+    }
+
     /// Closes the gate and waits until every call that was admitted has reached the supervisor or
     /// failed.
     pub async fn close_gate(&self) {
-        self.change(|state| state.gate_open = false);
+        self.shut_gate();
         self.until(|state| (state.entering == 0).then_some(()))
             .await;
     }
 
     pub(super) fn close(&self) {
-        self.change(|state| {
+        let session = self.change(|state| {
             state.gate_open = false;
             state.closed = true;
-            state.session = None;
             state.expected = None;
+            state.session.take()
         });
+        if let Some(session) = session {
+            session.agent.hang_up();
+        }
     }
 
     /// Lets a call in, if the gate is open and somebody is there to take it.

@@ -1,5 +1,11 @@
-#![allow(dead_code, reason = "each test crate uses its own part of it")]
 //! A whole gateway around a simulated backend, on a real socket and a real store, and the SDK.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "shared by test crates, each of which uses its own part; what cannot go on has failed"
+)]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -206,6 +206,7 @@ impl Action {
             Self::Record(Recording::Intent { .. }) => "record_intent",
             Self::Record(Recording::Terminated) => "record_terminated",
             Self::Record(Recording::Reattach(_)) => "record_reattach",
+            Self::Record(Recording::GiveUpMemory) => "record_give_up_memory",
             Self::Record(Recording::FallBack) => "record_fallback",
             Self::Record(Recording::End(_)) => "record_end",
         }

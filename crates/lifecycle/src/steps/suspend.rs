@@ -128,15 +128,17 @@ pub(super) fn next(
                 why: None,
             },
         },
+        // The count goes on: without it this would go round for ever, and reach no boundary at
+        // which a delete is seen.
         (
             Action::Call {
                 effect: EffectKind::Reattach,
-                ..
+                tries,
             },
             _,
         ) => Action::Observe {
             after: Some(EffectKind::Reattach),
-            tries: 0,
+            tries: tries + 1,
             why: None,
         },
         (Action::Attach { .. }, Event::Attached) => Action::Unquiesce(Box::new(Ending::Aborted(
@@ -163,7 +165,7 @@ fn after_call(sandbox: &Sandbox, depth: Depth, tries: u32, event: Event) -> Acti
             (_, Compute::Live { .. } | Compute::Frozen { .. } | Compute::Unknown) => {
                 Action::Observe {
                     after: Some(EffectKind::Suspend(depth)),
-                    tries,
+                    tries: tries + 1,
                     why: None,
                 }
             }
@@ -173,7 +175,7 @@ fn after_call(sandbox: &Sandbox, depth: Depth, tries: u32, event: Event) -> Acti
         Event::Refused(fault) if depth.keeps_memory() => reattach(fault),
         Event::Refused(_) | Event::Unknown(_) => Action::Observe {
             after: Some(EffectKind::Suspend(depth)),
-            tries,
+            tries: tries + 1,
             why: None,
         },
         event => look_again(
@@ -195,9 +197,10 @@ fn settle(
     tries: u32,
     observed: Observed,
 ) -> Action {
+    // From one: zero is a look of a recovered owner's, before anything was called.
     let again = Action::Call {
         effect: EffectKind::Suspend(depth),
-        tries: tries + 1,
+        tries: tries.max(1),
     };
     match (depth, observed) {
         // It is done, and only the driver can write the reference by which it is restored: asked
@@ -212,7 +215,7 @@ fn settle(
             asleep_on_storage(depth)
         }
         // Called also where nothing is there: the driver syncs the storage and clears leftovers.
-        (Depth::Stop, Observed::Absent | Observed::Stopped) if tries == 0 => again,
+        (Depth::Stop, Observed::Absent | Observed::Stopped) if tries <= 1 => again,
         (Depth::Stop, Observed::Absent | Observed::Stopped) => asleep(
             depth,
             Effected {
@@ -252,7 +255,7 @@ fn settle_reattach(depth: Depth, tries: u32, observed: Observed) -> Action {
     match observed {
         Observed::Live { .. } if tries < TRIES => Action::Call {
             effect: EffectKind::Reattach,
-            tries: TRIES,
+            tries,
         },
         // The freeze came late, and is confirmed now: it sleeps as it was asked to.
         Observed::Frozen { held } if depth == Depth::Freeze => frozen(held),

@@ -53,6 +53,10 @@ pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event
         (Action::Record(Recording::Intent { effect, .. }), Event::Recorded) => {
             Action::Call { effect, tries: 0 }
         }
+        (Action::Record(Recording::GiveUpMemory), Event::Recorded) => Action::Call {
+            effect: EffectKind::Suspend(Depth::Stop),
+            tries: 0,
+        },
         (Action::Record(Recording::FallBack), Event::Recorded) => Action::Call {
             effect: EffectKind::Start,
             tries: 0,
@@ -121,7 +125,7 @@ pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event
         (Action::StartMain { held }, event) => ready_or_hook(sandbox, op, held, remark(event)),
         (Action::Hook { held, mut remarks }, event) => {
             remarks.extend(remark(event));
-            ready(op, held, remarks)
+            ready(sandbox, op, held, remarks)
         }
         (done, event) => match done {
             Action::Observe { .. } => end(Ending::Failed {
@@ -267,6 +271,8 @@ fn settle(
         (Some(effect @ EffectKind::Resume(Depth::Freeze)), Observed::Frozen { .. }) => {
             if tries < TRIES {
                 again(effect)
+            } else if falls_back(op) {
+                Action::Record(Recording::GiveUpMemory)
             } else {
                 end(Ending::StillSuspended {
                     fault: Fault::new(Reason::RestoreFailed, "it could not be thawed"),
@@ -325,11 +331,14 @@ fn memory_gone(sandbox: &Sandbox, op: &Operation) -> Action {
     })
 }
 
-fn kept_memory(op: &Operation) -> bool {
+/// Whether what runs has kept its memory: not where it was made under this operation, and not where
+/// it never reached Ready since it was made (it has no secret then): its main process is still to be
+/// started.
+fn kept_memory(sandbox: &Sandbox, op: &Operation) -> bool {
     !op.cold
         && op.intent.is_some_and(|intent| match intent.effect {
             EffectKind::Resume(depth) => depth.keeps_memory(),
-            EffectKind::Reattach => true,
+            EffectKind::Reattach => sandbox.secret.is_some(),
             EffectKind::Create
             | EffectKind::Start
             | EffectKind::Suspend(_)
@@ -338,7 +347,7 @@ fn kept_memory(op: &Operation) -> bool {
 }
 
 fn attached(sandbox: &Sandbox, op: &Operation, held: Incarnation) -> Action {
-    if kept_memory(op) {
+    if kept_memory(sandbox, op) {
         Action::LiftQuiesce { held }
     } else if sandbox.spec.main.is_empty() {
         ready_or_hook(sandbox, op, held, Vec::new())
@@ -354,17 +363,17 @@ fn ready_or_hook(
     remarks: Vec<String>,
 ) -> Action {
     if op.verb == Verb::Create || sandbox.config.policy.post_resume_hook.is_empty() {
-        ready(op, held, remarks)
+        ready(sandbox, op, held, remarks)
     } else {
         Action::Hook { held, remarks }
     }
 }
 
-fn ready(op: &Operation, held: Incarnation, remarks: Vec<String>) -> Action {
+fn ready(sandbox: &Sandbox, op: &Operation, held: Incarnation, remarks: Vec<String>) -> Action {
     let achieved = match op.verb {
         Verb::Create => Achieved::Done,
         Verb::Resume { .. } | Verb::Start | Verb::Suspend { .. } | Verb::Delete { .. } => {
-            if kept_memory(op) {
+            if kept_memory(sandbox, op) {
                 Achieved::Memory
             } else {
                 Achieved::Storage
