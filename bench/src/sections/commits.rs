@@ -79,14 +79,13 @@ pub(super) async fn measure(plan: &Plan, report: &mut Report) -> anyhow::Result<
             steps.add(up.operation.as_ref());
         }
         gateway.end().await?;
-        let note = plan.steps.then(|| steps.medians()).unwrap_or_default();
         report.add(
             Row::timed(
                 format!("simulated, {}: time added to a pair", depth.as_str()),
                 &pairs,
             )
             .bound(Bound::P50AtMost(2.5))
-            .note(note),
+            .note(plan.note(&steps)),
         );
     }
     Ok(())

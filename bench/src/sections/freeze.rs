@@ -31,16 +31,15 @@ pub(super) async fn measure(plan: &Plan, report: &mut Report) -> anyhow::Result<
         resumes.add(began.elapsed());
         up.add(done.operation.as_ref());
     }
-    let note = |steps: &Steps| plan.steps.then(|| steps.medians()).unwrap_or_default();
     report.add(
         Row::timed("freeze: suspend", &suspends)
             .bound(Bound::P50AtMost(5.0))
-            .note(note(&down)),
+            .note(plan.note(&down)),
     );
     report.add(
         Row::timed("freeze: resume until an exec has answered", &resumes)
             .bound(Bound::P50AtMost(5.0))
-            .note(note(&up)),
+            .note(plan.note(&up)),
     );
     host.end().await
 }

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use crate::report::Report;
+use crate::stats::Steps;
 
 /// How a run is made.
 #[derive(Clone, Debug)]
@@ -32,6 +33,15 @@ impl Plan {
     #[must_use]
     pub const fn rounds(&self, full: usize) -> usize {
         if self.quick { full.div_ceil(10) } else { full }
+    }
+
+    /// The steps, where they are asked for.
+    fn note(&self, steps: &Steps) -> String {
+        if self.steps {
+            steps.medians()
+        } else {
+            String::new()
+        }
     }
 
     /// A folder that goes when dropped.

@@ -67,14 +67,13 @@ pub(super) async fn measure(plan: &Plan, report: &mut Report) -> anyhow::Result<
         client.delete(name.as_str()).wait().await?;
     }
     drop(bare);
-    let note = |steps: &Steps| plan.steps.then(|| steps.medians()).unwrap_or_default();
     report.add(
         Row::timed(
             "stop: suspend of an idle sandbox, without the sync",
             &taken.suspends,
         )
         .bound(Bound::P50AtMost(40.0))
-        .note(note(&taken.down)),
+        .note(plan.note(&taken.down)),
     );
     report.add(Row::timed("stop: storage sync", &taken.syncs));
     let cold = [
@@ -94,7 +93,7 @@ pub(super) async fn measure(plan: &Plan, report: &mut Report) -> anyhow::Result<
             Row::timed(what, samples)
                 .beside("runc create + start", &taken.bares)
                 .bound(Bound::RatioAtMost(1.2))
-                .note(note(steps)),
+                .note(plan.note(steps)),
         );
     }
     host.end().await
