@@ -7,8 +7,8 @@
 use bytes::Bytes;
 use connectrpc::dispatcher::codegen::into_stream_messages;
 use connectrpc::{
-    ConnectError, ConnectRpcService, Limits, Response, Router, view_client_streaming_handler_fn,
-    view_streaming_handler_fn,
+    CompressionPolicy, ConnectError, ConnectRpcService, Limits, Response, Router,
+    view_client_streaming_handler_fn, view_streaming_handler_fn,
 };
 use futures::{StreamExt, stream};
 use overwinter_api::v1;
@@ -50,7 +50,9 @@ pub fn services() -> ConnectRpcService<Router> {
                     .encode::<v1::WriteFileResponse>(format)
             }),
         );
-    ConnectRpcService::new(router).with_limits(Limits::unlimited().with_max_message_size(8 << 20))
+    ConnectRpcService::new(router)
+        .with_limits(Limits::unlimited().with_max_message_size(8 << 20))
+        .with_compression_policy(CompressionPolicy::disabled())
 }
 
 type ReadRequest = v1::__buffa::view::ReadFileRequestView<'static>;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use connectrpc::{ConnectRpcService, DeadlinePolicy, Limits, Router};
+use connectrpc::{CompressionPolicy, ConnectRpcService, DeadlinePolicy, Limits, Router};
 use connectrpc_reflection::Reflector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
@@ -99,7 +99,9 @@ pub fn services(api: &Api) -> Result<ConnectRpcService<Router>, ServerError> {
     let (router, _health) = connectrpc_health::install_static(router, PUBLIC);
     Ok(ConnectRpcService::new(router)
         .with_limits(Limits::unlimited().with_max_message_size(MESSAGE))
-        .with_deadline_policy(DeadlinePolicy::default()))
+        .with_deadline_policy(DeadlinePolicy::default())
+        // Over a Unix socket a copy is far cheaper than what compression takes, of files above all.
+        .with_compression_policy(CompressionPolicy::disabled()))
 }
 
 /// Serves until `stop` resolves.
