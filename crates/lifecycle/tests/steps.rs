@@ -2,6 +2,8 @@
 //! a driver or a supervisor could honestly give, lost replies and sudden deaths among them. Whatever
 //! comes, every operation ends, and what the record then says is what is there.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use overwinter_lifecycle::admission::{Disposition, Request, admit};
 use overwinter_lifecycle::begin::{Begun, begin};
 use overwinter_lifecycle::capacity::{Limits, Usage};
