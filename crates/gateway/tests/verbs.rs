@@ -146,21 +146,18 @@ async fn a_delete_is_admitted_in_every_phase_and_dominates() {
         .await
         .unwrap();
     rig.client.delete("a").limit(PATIENCE).wait().await.unwrap();
-    // While it is suspended, with somebody waiting to resume.
+    // While it is suspended, with somebody waiting to start it.
     rig.create("a").await;
-    rig.script.at_sandbox(
-        sandbox_id(rig.client.get("a").await.unwrap().id()),
-        CallKind::Suspend,
-        1,
-        slow(),
-    );
+    let id = sandbox_id(rig.client.get("a").await.unwrap().id());
+    rig.script.at_sandbox(id, CallKind::Quiesce, 1, slow());
+    rig.script.at_sandbox(id, CallKind::Delete, 1, slow());
     rig.client
         .suspend("a")
         .depth(Depth::Stop)
         .accept()
         .await
         .unwrap();
-    let resume = rig.client.resume("a").accept().await.unwrap();
+    let start = rig.client.start("a").accept().await.unwrap();
     let deleting = rig.client.delete("a").accept().await.unwrap();
     assert_eq!(deleting.sandbox().phase(), Phase::Deleting);
     let refused = rig.client.resume("a").accept().await.unwrap_err();
@@ -175,13 +172,13 @@ async fn a_delete_is_admitted_in_every_phase_and_dominates() {
         deleted.outcome(),
         Some(overwinter_client::Outcome::Succeeded(_))
     ));
-    let resume = rig
+    let start = rig
         .client
-        .wait_operation(resume.operation().unwrap().id(), Some(PATIENCE))
+        .wait_operation(start.operation().unwrap().id(), Some(PATIENCE))
         .await
         .unwrap();
     assert!(
-        matches!(resume.outcome(), Some(overwinter_client::Outcome::Superseded { by }) if by == id)
+        matches!(start.outcome(), Some(overwinter_client::Outcome::Superseded { by }) if by == id)
     );
     // Asleep at either depth.
     for depth in [Depth::Freeze, Depth::Stop] {

@@ -102,6 +102,12 @@ impl Api {
                     reconciler.waiters.ended(vec![ended]);
                 }
             }
+            let running = accepted.sandbox.running.as_ref();
+            if running.is_some_and(|op| op.stopping.is_some())
+                && let Some(slot) = reconciler.hub.find(accepted.sandbox.id)
+            {
+                slot.note_stop_request();
+            }
             // Registered before the owner starts: its end is not looked for in the store.
             let ended = match &accepted.operation {
                 Some(operation) if accepted.begun && !wait.is_zero() => {

@@ -66,6 +66,9 @@ impl Reconciler {
                 CallAdmission::Refuse(refused) => return Err(refused.into()),
                 CallAdmission::TurnBack(suspend) => {
                     self.store.turn_back_for_call(id, suspend).await?;
+                    if let Some(slot) = self.hub.find(id) {
+                        slot.note_stop_request();
+                    }
                 }
                 CallAdmission::Admit => {}
             }

@@ -8,7 +8,8 @@ use overwinter_api::supervisor as wire;
 use overwinter_driver::{
     Agent, AgentError, ComputeSpec, Driver, DriverError, EffectContext, PinnedImage,
 };
-use overwinter_lifecycle::operation::{EffectKind, Operation};
+use overwinter_lifecycle::ids::SandboxId;
+use overwinter_lifecycle::operation::{EffectKind, Operation, Stopping};
 use overwinter_lifecycle::record::Sandbox;
 use overwinter_lifecycle::steps::{Action, Event, Observed};
 use overwinter_lifecycle::{Fault, Reason};
@@ -90,11 +91,15 @@ impl Reconciler {
         let Some(session) = self.reach(sandbox, slot).await else {
             return Event::Unreachable;
         };
-        match self
+        let asked = self
             .ports
-            .within(patience, session.agent.quiesce(hook, hook_time))
-            .await
-        {
+            .within(patience, session.agent.quiesce(hook, hook_time));
+        let answer = tokio::select! {
+            answer = asked => answer,
+            // Not after a hook that may take its time: a resume that turns it back succeeds at once.
+            stopping = self.stopping(sandbox.id, slot) => return Event::Stopped(stopping),
+        };
+        match answer {
             Ok(Ok(response)) => match response.hook.as_option() {
                 Some(exit) if exit.code != 0 => Event::Refused(Fault::new(
                     Reason::HookFailed,
@@ -109,6 +114,24 @@ impl Reconciler {
                 Event::Refused(Fault::new(Reason::HookFailed, message))
             }
             Ok(Err(AgentError::Gone | AgentError::TimedOut)) | Err(_) => Event::Unreachable,
+        }
+    }
+
+    /// Waits until the running operation is to stop at its next boundary.
+    async fn stopping(&self, id: SandboxId, slot: &Arc<Slot>) -> Stopping {
+        loop {
+            let seen = slot.stop_requests();
+            match self.store.get(id).await {
+                Ok(found) => {
+                    let running = found.and_then(|sandbox| sandbox.running);
+                    if let Some(stopping) = running.and_then(|op| op.stopping) {
+                        return stopping;
+                    }
+                }
+                // It is seen at the next recording at the latest.
+                Err(error) => tracing::error!(%error, "the record cannot be read"),
+            }
+            slot.stop_requested(seen).await;
         }
     }
 

@@ -39,6 +39,8 @@ struct State {
     last_use: Duration,
     /// Hints of the driver that the compute has changed.
     compute_changes: u64,
+    /// Hints that the running operation was asked to stop at its next boundary.
+    stop_requests: u64,
     /// Under which its main process is followed already.
     main_followed: Option<Incarnation>,
     /// It sleeps or is gone: nobody need wait here.
@@ -213,6 +215,24 @@ impl Slot {
     pub async fn compute_changed(&self, seen: u64) -> u64 {
         self.until(|state| (state.compute_changes > seen).then_some(state.compute_changes))
             .await
+    }
+
+    /// The number to give to [`Self::stop_requested`].
+    #[must_use]
+    pub fn stop_requests(&self) -> u64 {
+        self.lock().stop_requests
+    }
+
+    /// The running operation is to be turned back, or a delete waits for it. What exactly is in the
+    /// record.
+    pub fn note_stop_request(&self) {
+        self.change(|state| state.stop_requests += 1);
+    }
+
+    /// Waits for a hint newer than `seen`.
+    pub async fn stop_requested(&self, seen: u64) {
+        self.until(|state| (state.stop_requests > seen).then_some(()))
+            .await;
     }
 
     pub fn open_gate(&self) {
