@@ -405,3 +405,23 @@ async fn the_same_key_with_the_same_request_is_the_same_call() {
     assert_eq!(other.reason(), "IDEMPOTENCY_KEY_REUSED");
     rig.sound();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_exit_of_the_main_process_is_recorded_and_changes_no_phase() {
+    let rig = Rig::new().await;
+    // One that ends at once, and one that is followed to its end.
+    for (name, main, code) in [("a", ["exit", "7"], 7), ("b", ["sleep", "300"], 0)] {
+        let create = rig.client.create().name(name).image("image").main(main);
+        create.wait().await.unwrap();
+        let mut watch = rig.client.watch(Some(name.into()), 0).await.unwrap();
+        let ended = watch.until(|sandbox| sandbox.raw().main_exit.as_option().is_some());
+        let ended = tokio::time::timeout(PATIENCE, ended)
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+        let exit = ended.raw().main_exit.as_option().map(|exit| exit.code);
+        assert_eq!((exit, ended.phase()), (Some(code), Phase::Ready));
+    }
+    rig.sound();
+}
