@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -18,6 +19,10 @@ use crate::quota::Quota;
 use crate::ranges::Ranges;
 use crate::runtime::Runtime;
 use crate::{image, mounts, supervisors};
+
+/// How often a folder above one that is being made may go: some are shared with other gateways,
+/// and whoever finds one empty at its end removes it.
+const REMOVED_MEANWHILE: u32 = 1_000;
 
 pub(crate) struct Host {
     pub(crate) config: LocalConfig,
@@ -176,10 +181,15 @@ fn names(folder: &Path) -> Vec<String> {
 
 /// Makes a folder, and those above it, and sets its mode whatever the umask.
 pub(crate) fn folder(path: &Path, mode: u32) -> Result<(), LocalError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(path)
-        .at("making", path)?;
+    let mut made = DirBuilder::new().recursive(true).mode(0o755).create(path);
+    for _ in 0..REMOVED_MEANWHILE {
+        match made {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                made = DirBuilder::new().recursive(true).mode(0o755).create(path);
+            }
+            _ => break,
+        }
+    }
+    made.at("making", path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).at("setting the mode of", path)
 }

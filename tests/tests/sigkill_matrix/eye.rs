@@ -34,7 +34,10 @@ impl Groups {
 
     fn add(&mut self, native: &str) -> anyhow::Result<()> {
         let group = self.gateway.join(native);
-        std::fs::create_dir_all(&group)?;
+        // A gateway that ends meanwhile removes what is empty above it.
+        while let Err(error) = std::fs::create_dir_all(&group) {
+            ensure!(error.kind() == std::io::ErrorKind::NotFound, error);
+        }
         let child = Command::new("sleep").arg("60").spawn()?;
         let pid = child.id().to_string();
         self.made.push((group.clone(), child));

@@ -188,6 +188,15 @@ impl Cgroups {
             .collect()
     }
 
+    /// Makes the folders above the groups: while this gateway's is there, no other gateway can
+    /// remove what is above it, and the runtime has only the group itself to make.
+    pub(crate) fn prepare(&self) -> Result<(), LocalError> {
+        for root in self.roots() {
+            crate::host::folder(&root.join(OURS).join(&self.gateway), 0o755)?;
+        }
+        Ok(())
+    }
+
     /// Removes the folders above the groups once they are empty.
     pub(crate) fn prune(&self) {
         for root in self.roots() {
@@ -300,6 +309,32 @@ fn remove_tree(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gateways_that_come_and_go_do_not_pull_the_folder_from_under_one_another() {
+        let root = tempfile::tempdir().expect("a folder");
+        let of = |gateway: &str| Cgroups {
+            hierarchies: Hierarchies::Unified(root.path().to_owned()),
+            gateway: gateway.to_owned(),
+        };
+        std::thread::scope(|scope| {
+            for gateway in ["one", "two"] {
+                let own = of(gateway);
+                scope.spawn(move || {
+                    for _ in 0..2_000 {
+                        own.prepare().expect("prepared beside the other");
+                        fs::create_dir(own.freezer("native")).expect("only the group is missing");
+                        fs::remove_dir(own.freezer("native")).expect("the group is there");
+                        own.prune();
+                    }
+                });
+            }
+        });
+        assert!(
+            child_names(root.path()).is_empty(),
+            "the last has removed it"
+        );
+    }
 
     #[test]
     fn hybrid_and_unified_hosts_are_told_apart() {

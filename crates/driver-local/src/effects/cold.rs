@@ -191,6 +191,7 @@ impl Shared {
         };
         {
             let _starting = self.starting.read().await;
+            self.host.cgroups.prepare()?;
             self.host
                 .runtime
                 .run(&dir.bundle(), &native, lock.file(), turn.until)
