@@ -19,6 +19,7 @@ use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
 
 use crate::error::Failure;
+use crate::records::{InTransaction, Pending, Records};
 use crate::reserve::Reserve;
 use crate::{CommitHook, CommitPoint, Stats, StoreError};
 
@@ -26,6 +27,7 @@ use crate::{CommitHook, CommitPoint, Stats, StoreError};
 pub(crate) struct Tx<'a> {
     pub(crate) conn: &'a Connection,
     pub(crate) limits: &'a Limits,
+    pub(crate) records: InTransaction<'a>,
     seq: &'a Cell<u64>,
 }
 
@@ -181,6 +183,9 @@ pub(crate) struct Core {
     pub(crate) counters: Arc<Counters>,
     pub(crate) newest: watch::Sender<u64>,
     pub(crate) seq: Cell<u64>,
+    pub(crate) records: Arc<Records>,
+    /// What the open transaction has written.
+    pub(crate) pending: Pending,
 }
 
 impl Core {
@@ -214,6 +219,7 @@ impl Core {
                 Ok(()) => return Ok(()),
                 Err(stopped) => stopped,
             };
+            self.pending.clear();
             if !self.conn.is_autocommit() {
                 self.execute("ROLLBACK")?;
             }
@@ -229,6 +235,7 @@ impl Core {
         let tx = Tx {
             conn: &self.conn,
             limits: &self.limits,
+            records: InTransaction::new(&self.records, &self.pending),
             seq: &self.seq,
         };
         let mut wrote = Vec::new();
@@ -260,7 +267,9 @@ impl Core {
             }
         }
         self.call_hook(CommitPoint::Before, &wrote);
+        self.records.before_commit(&self.pending);
         self.execute("COMMIT")?;
+        self.records.after_commit(&self.pending);
         self.call_hook(CommitPoint::After, &wrote);
         if !wrote.is_empty() {
             let counters = &self.counters;

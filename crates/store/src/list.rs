@@ -143,8 +143,8 @@ pub(crate) fn count_by_phase(
 pub(crate) fn awake(conn: &Connection) -> Result<Vec<SandboxId>, StoreError> {
     ids(
         conn,
-        "SELECT id FROM sandboxes INDEXED BY sandboxes_awake
-         WHERE may_exist = 1 AND in_line = 0 AND phase NOT IN ('deleting', 'tombstone') ORDER BY id",
+        "SELECT id FROM sandboxes INDEXED BY sandboxes_active
+         WHERE active = 1 AND may_exist = 1 AND in_line = 0 AND phase NOT IN ('deleting', 'tombstone') ORDER BY id",
     )
 }
 
@@ -199,7 +199,7 @@ pub(crate) fn changes_since(
     let mut changes = Vec::new();
     while let Some(row) = rows.next()? {
         let raw = Raw::of(row)?;
-        changes.push((raw.seq, raw.complete(conn)?));
+        changes.push((raw.seq, raw.understand()?));
     }
     Ok(Changes {
         next: changes.last().map_or(seq, |(newest, _)| *newest),

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::core::Core;
+use crate::records::Pending;
 use crate::reserve::Reserve;
 use crate::{Location, Meta, StoreError, StoreOptions, schema};
 
@@ -45,6 +46,9 @@ pub(crate) fn open(options: &StoreOptions) -> Result<Opened, StoreError> {
         }
         done => done,
     }?;
+    if path.is_some() {
+        schema::stretch_log(&conn)?;
+    }
     let seq = newest_seq(&conn)?;
     let core = Core {
         conn,
@@ -54,6 +58,8 @@ pub(crate) fn open(options: &StoreOptions) -> Result<Opened, StoreError> {
         counters: Arc::default(),
         newest: watch::Sender::new(seq),
         seq: Cell::new(seq),
+        records: Arc::default(),
+        pending: Pending::default(),
     };
     Ok(Opened {
         core,
@@ -111,18 +117,23 @@ fn private_file(path: &Path) -> Result<File, StoreError> {
 }
 
 fn refuse_unfinishable(conn: &Connection) -> Result<(), StoreError> {
+    // Of the text: what a newer release wrote may not be understood.
     let unknown = conn
         .query_row(
-            "SELECT id, step_schema FROM operations INDEXED BY operations_unfinished
-             WHERE ended_at IS NULL AND step_schema NOT BETWEEN 1 AND ?1 ORDER BY id LIMIT 1",
+            "SELECT json_extract(op.value, '$.id'), json_extract(op.value, '$.step_schema')
+             FROM sandboxes INDEXED BY sandboxes_active, json_each(body) AS op
+             WHERE active = 1 AND in_line > 0 AND op.key IN ('running', 'waiting')
+               AND op.type = 'object'
+               AND json_extract(op.value, '$.step_schema') NOT BETWEEN 1 AND ?1
+             ORDER BY 1 LIMIT 1",
             [STEP_SCHEMA],
-            |row| Ok((row.get(0)?, row.get(1)?)),
+            |row| Ok((row.get::<_, String>(0)?, row.get(1)?)),
         )
         .optional()?;
     match unknown {
         None => Ok(()),
         Some((id, step_schema)) => Err(StoreError::UnfinishableOperation {
-            id: OperationId(Uuid::from_bytes(id)),
+            id: OperationId(id.parse().unwrap_or_default()),
             step_schema,
         }),
     }

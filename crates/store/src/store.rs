@@ -18,6 +18,7 @@ use uuid::Uuid;
 use crate::core::{Counters, Job, Tx, Urgency};
 use crate::error::Failure;
 use crate::readers::{Readers, snapshot};
+use crate::records::Records;
 use crate::rows::{debts, effects, idempotency, operations, processes, sandboxes};
 use crate::tx::record::Record;
 use crate::tx::{accept, record, sweep, upkeep};
@@ -41,6 +42,7 @@ struct Inner {
     _lock: Option<File>,
     meta: Meta,
     counters: Arc<Counters>,
+    records: Arc<Records>,
     newest: watch::Sender<u64>,
     /// Up to which change the sweeps of this process have looked for surplus operations.
     trimmed: Mutex<Option<u64>>,
@@ -57,6 +59,7 @@ impl Store {
         let readers = opened.path.as_deref().map(Readers::new).transpose()?;
         let counters = Arc::clone(&opened.core.counters);
         let newest = opened.core.newest.clone();
+        let records = Arc::clone(&opened.core.records);
         Ok(Self {
             inner: Arc::new(Inner {
                 readers,
@@ -64,6 +67,7 @@ impl Store {
                 _lock: opened.lock,
                 meta: opened.meta,
                 counters,
+                records,
                 newest,
                 trimmed: Mutex::new(None),
             }),
@@ -294,7 +298,10 @@ impl Store {
     /// # Errors
     /// As for every read.
     pub async fn get(&self, id: SandboxId) -> Result<Option<Sandbox>, StoreError> {
-        self.read(|conn| sandboxes::get(conn, id))
+        match self.inner.records.get(id) {
+            Some(known) => Ok(Some(Sandbox::clone(&known))),
+            None => self.read(|conn| sandboxes::get(conn, id)),
+        }
     }
 
     /// By name, among those that hold theirs.
@@ -302,10 +309,12 @@ impl Store {
     /// # Errors
     /// As for every read.
     pub async fn find(&self, tenant: &str, name: &Name) -> Result<Option<Sandbox>, StoreError> {
-        self.read(|conn| match sandboxes::holder(conn, tenant, name)? {
-            Some(id) => sandboxes::get(conn, id),
-            None => Ok(None),
-        })
+        let found = match self.read(|conn| sandboxes::holder(conn, tenant, name))? {
+            Some(id) => self.get(id).await?,
+            None => None,
+        };
+        // It may have gone in between.
+        Ok(found.filter(Sandbox::holds_name))
     }
 
     /// A page, ascending by id.

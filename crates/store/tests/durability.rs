@@ -210,7 +210,7 @@ async fn a_newer_database_and_an_operation_that_cannot_be_finished_are_left_alon
 
     sql(
         folder.path(),
-        "UPDATE operations SET step_schema = 99 WHERE ended_at IS NULL",
+        "UPDATE sandboxes SET body = json_set(body, '$.running.step_schema', 99)",
     );
     let unfinishable = StoreError::UnfinishableOperation {
         id: op.id,
@@ -219,7 +219,8 @@ async fn a_newer_database_and_an_operation_that_cannot_be_finished_are_left_alon
     assert_eq!(reopen().unwrap_err(), unfinishable);
     sql(
         folder.path(),
-        "UPDATE operations SET step_schema = 1; PRAGMA user_version = 99",
+        "UPDATE sandboxes SET body = json_set(body, '$.running.step_schema', 1);
+         PRAGMA user_version = 99",
     );
     let newer = reopen().unwrap_err();
     assert_eq!(
@@ -345,21 +346,26 @@ async fn delete_on_a_full_disk(folder: &Path) {
     let begun = accept(&store, &busy, STOP).await.sandbox;
     fill(folder);
 
-    let filler = UpdateConfig {
-        env: Some([("BIG".to_owned(), "x".repeat(1 << 20))].into()),
-        ..UpdateConfig::default()
-    };
-    // Until the log has used up what it had: then all that is not essential is refused.
+    // Until what the log and the database had is used up: then all that is not essential is refused.
     let mut refused = Ok(());
-    for _ in 0..64 {
-        refused = store.update(doomed.id, filler.clone(), NOW).await.map(drop);
-        if refused.is_err() {
-            break;
+    for number in 0..64 {
+        let mut filler = new_sandbox(&format!("filler-{number}"));
+        let big = ("BIG".to_owned(), "x".repeat(1 << 20));
+        filler.sandbox.config.env = [big].into();
+        match store.accept_create(filler).await {
+            Ok(made) => drop(record(&store, &made.sandbox, ready(&made.sandbox)).await),
+            Err(error) => {
+                refused = Err(error);
+                break;
+            }
         }
     }
-    assert_eq!(refused, Err(StoreError::Full));
+    let full = Err(StoreError::Full.into());
+    assert_eq!(refused, full);
+    let update_refused = store.update(doomed.id, UpdateConfig::default(), NOW).await;
+    assert_eq!(update_refused.map(drop), Err(StoreError::Full));
     let create_refused = store.accept_create(new_sandbox("late")).await;
-    assert_eq!(create_refused, Err(StoreError::Full.into()));
+    assert_eq!(create_refused.map(drop), full);
 
     let gone = delete(&store, &doomed).await;
     assert_eq!(gone.phase(), Phase::Tombstone);

@@ -22,7 +22,7 @@ CREATE TABLE sandboxes (
     tombstone_at INTEGER,
     revision INTEGER NOT NULL,
     seq INTEGER NOT NULL,
-    -- How many operations run or wait: where it is 0, no other table is read.
+    -- How many operations run or wait. They are in the body.
     in_line INTEGER NOT NULL,
     -- Whether compute may exist.
     may_exist INTEGER NOT NULL,
@@ -31,8 +31,13 @@ CREATE TABLE sandboxes (
     cpu_millis INTEGER NOT NULL,
     memory_bytes INTEGER NOT NULL,
     disk_bytes INTEGER NOT NULL,
+    -- Whether it has anything in line, may have compute, or holds capacity.
+    active INTEGER NOT NULL,
     body TEXT NOT NULL
 ) STRICT;
+
+-- Each index that a step changes is one more page to write and to wait for: a column belongs in
+-- one only where a query needs it there.
 
 -- A name is held until its delete has ended.
 CREATE UNIQUE INDEX sandboxes_name ON sandboxes (tenant, name) WHERE tombstone_at IS NULL;
@@ -40,11 +45,12 @@ CREATE INDEX sandboxes_phase ON sandboxes (tenant, phase, id);
 CREATE INDEX sandboxes_driver ON sandboxes (driver) WHERE tombstone_at IS NULL;
 CREATE INDEX sandboxes_seq ON sandboxes (seq);
 CREATE INDEX sandboxes_deleting ON sandboxes (id) WHERE phase = 'deleting';
-CREATE INDEX sandboxes_awake ON sandboxes (id) WHERE may_exist = 1 AND in_line = 0;
 CREATE INDEX sandboxes_tombstones ON sandboxes (tombstone_at) WHERE tombstone_at IS NOT NULL;
--- Sleeping sandboxes that hold nothing are not in it, so that a sum costs what is in use.
-CREATE INDEX sandboxes_usage ON sandboxes (id, running, cpu_millis, memory_bytes, disk_bytes)
-    WHERE running > 0 OR cpu_millis > 0 OR memory_bytes > 0 OR disk_bytes > 0;
+-- Sleeping sandboxes that hold nothing are not in it: a sum, a recovery and a look at what is awake
+-- cost what is in use.
+CREATE INDEX sandboxes_active
+    ON sandboxes (id, may_exist, running, cpu_millis, memory_bytes, disk_bytes)
+    WHERE active = 1;
 
 CREATE TABLE labels (
     key TEXT NOT NULL,
@@ -54,20 +60,17 @@ CREATE TABLE labels (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX labels_sandbox ON labels (sandbox);
 
+-- A row is written when an operation is accepted, and again when it ends. In between it is as its
+-- sandbox has it.
 CREATE TABLE operations (
     id BLOB PRIMARY KEY,
     sandbox BLOB NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,
     tenant TEXT NOT NULL,
-    verb TEXT NOT NULL,
-    step TEXT NOT NULL,
-    step_schema INTEGER NOT NULL,
-    fence INTEGER NOT NULL,
+    -- NULL: in line.
     ended_at INTEGER,
     body TEXT NOT NULL
 ) STRICT;
 CREATE INDEX operations_sandbox ON operations (sandbox, id);
-CREATE INDEX operations_tenant ON operations (tenant, id);
-CREATE INDEX operations_unfinished ON operations (sandbox, id) WHERE ended_at IS NULL;
 
 -- The ledger. A row outlives its operation: it is the receipt.
 CREATE TABLE effects (
@@ -93,7 +96,9 @@ CREATE TABLE debts (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX debts_due ON debts (due_at);
 
+-- By the day on which a key expires: what is over is one range, and no index of times is written.
 CREATE TABLE idempotency (
+    day INTEGER NOT NULL,
     tenant TEXT NOT NULL,
     method TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -102,9 +107,8 @@ CREATE TABLE idempotency (
     -- NULL: there was nothing to do.
     operation BLOB,
     expires_at INTEGER NOT NULL,
-    PRIMARY KEY (tenant, method, key)
-) STRICT;
-CREATE INDEX idempotency_expiry ON idempotency (expires_at);
+    PRIMARY KEY (day, tenant, method, key)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE process_results (
     sandbox BLOB NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,

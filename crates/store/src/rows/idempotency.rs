@@ -20,27 +20,32 @@ pub(crate) fn find(
     asked: &Idempotency,
     now: Millis,
 ) -> Result<Option<Earlier>, AcceptError> {
-    let found = tx
-        .conn
-        .prepare_cached(
-            "SELECT body_hash, sandbox, operation FROM idempotency
-             WHERE tenant = ?1 AND method = ?2 AND key = ?3 AND expires_at > ?4",
-        )?
-        .query_row(params![tenant, asked.method, asked.key, now.0], |row| {
-            Ok((
-                row.get::<_, [u8; 32]>(0)?,
-                Earlier {
-                    sandbox: sandbox_id(row.get(1)?),
-                    operation: row.get::<_, Option<[u8; 16]>>(2)?.map(operation_id),
+    let mut look = tx.conn.prepare_cached(
+        "SELECT body_hash, sandbox, operation FROM idempotency
+         WHERE day = ?1 AND tenant = ?2 AND method = ?3 AND key = ?4 AND expires_at > ?5",
+    )?;
+    for day in day(now)..=day(expiry(asked, now)) {
+        let found = look
+            .query_row(
+                params![day, tenant, asked.method, asked.key, now.0],
+                |row| {
+                    Ok((
+                        row.get::<_, [u8; 32]>(0)?,
+                        Earlier {
+                            sandbox: sandbox_id(row.get(1)?),
+                            operation: row.get::<_, Option<[u8; 16]>>(2)?.map(operation_id),
+                        },
+                    ))
                 },
-            ))
-        })
-        .optional()?;
-    match found {
-        None => Ok(None),
-        Some((hash, earlier)) if hash == asked.body_hash => Ok(Some(earlier)),
-        Some(_) => Err(AcceptError::KeyReused),
+            )
+            .optional()?;
+        match found {
+            None => {}
+            Some((hash, earlier)) if hash == asked.body_hash => return Ok(Some(earlier)),
+            Some(_) => return Err(AcceptError::KeyReused),
+        }
     }
+    Ok(None)
 }
 
 pub(crate) fn remember(
@@ -51,32 +56,42 @@ pub(crate) fn remember(
     operation: Option<OperationId>,
     now: Millis,
 ) -> Result<(), StoreError> {
-    let life = i64::try_from(asked.life_ms).unwrap_or(i64::MAX);
+    let expires_at = expiry(asked, now);
     tx.conn
         .prepare_cached(
             "INSERT OR REPLACE INTO idempotency
-                 (tenant, method, key, body_hash, sandbox, operation, expires_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                 (day, tenant, method, key, body_hash, sandbox, operation, expires_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
         )?
         .execute(params![
+            day(expires_at),
             tenant,
             asked.method,
             asked.key,
             asked.body_hash,
             blob(sandbox),
             operation.map(|id| id.0.into_bytes()),
-            now.0.saturating_add(life),
+            expires_at.0,
         ])?;
     Ok(())
 }
 
-/// Removes at most `most` that have expired.
+/// Removes at most `most` whose day is over.
 pub(crate) fn expire(tx: &Tx<'_>, now: Millis, most: usize) -> Result<usize, StoreError> {
     Ok(tx
         .conn
         .prepare_cached(
-            "DELETE FROM idempotency WHERE rowid IN
-                 (SELECT rowid FROM idempotency WHERE expires_at <= ?1 LIMIT ?2)",
+            "DELETE FROM idempotency WHERE (day, tenant, method, key) IN
+                 (SELECT day, tenant, method, key FROM idempotency WHERE day < ?1 LIMIT ?2)",
         )?
-        .execute(params![now.0, limit(most)])?)
+        .execute(params![day(now), limit(most)])?)
+}
+
+fn expiry(asked: &Idempotency, now: Millis) -> Millis {
+    let life = i64::try_from(asked.life_ms).unwrap_or(i64::MAX);
+    Millis(now.0.saturating_add(life))
+}
+
+const fn day(at: Millis) -> i64 {
+    at.0.div_euclid(24 * 60 * 60 * 1_000)
 }

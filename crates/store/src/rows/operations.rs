@@ -1,4 +1,5 @@
-//! Operations: those in line, and the newest that have ended.
+//! Operations: that they were accepted, and how they have ended. In between, the record of their
+//! sandbox has them.
 
 use overwinter_lifecycle::ids::{OperationId, SandboxId};
 use overwinter_lifecycle::operation::Operation;
@@ -6,92 +7,76 @@ use overwinter_lifecycle::record::Sandbox;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 
-use super::{blob, decode, encode, int, limit, operation_id};
+use super::{blob, decode, encode, limit, operation_id, sandboxes};
 use crate::core::Tx;
 use crate::{OperationFilter, StoreError};
 
-type Raw = ([u8; 16], String);
-
-fn raw(row: &Row<'_>) -> rusqlite::Result<Raw> {
-    Ok((row.get(0)?, row.get(1)?))
+/// A row. One without an end is in line on its sandbox, whose record has it as it is now.
+struct Raw {
+    id: [u8; 16],
+    sandbox: SandboxId,
+    ended: bool,
+    body: String,
 }
 
-fn understand((id, body): Raw) -> Result<Operation, StoreError> {
-    decode("operations", Uuid::from_bytes(id), &body)
+impl Raw {
+    const COLUMNS: &str = "id, sandbox, ended_at IS NOT NULL, body";
+
+    fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            id: row.get(0)?,
+            sandbox: super::sandbox_id(row.get(1)?),
+            ended: row.get(2)?,
+            body: row.get(3)?,
+        })
+    }
+
+    fn complete(self, conn: &Connection) -> Result<Operation, StoreError> {
+        if !self.ended
+            && let Some(sandbox) = sandboxes::get(conn, self.sandbox)?
+            && let Some(op) = in_line(sandbox).find(|op| op.id == operation_id(self.id))
+        {
+            return Ok(op);
+        }
+        decode("operations", Uuid::from_bytes(self.id), &self.body)
+    }
+}
+
+fn in_line(sandbox: Sandbox) -> impl Iterator<Item = Operation> {
+    sandbox.running.into_iter().chain(sandbox.waiting)
 }
 
 pub(crate) fn get(conn: &Connection, id: OperationId) -> Result<Option<Operation>, StoreError> {
-    conn.prepare_cached("SELECT id, body FROM operations WHERE id = ?1")?
-        .query_row([id.0.into_bytes()], raw)
-        .optional()?
-        .map(understand)
-        .transpose()
-}
-
-pub(crate) fn unfinished(conn: &Connection, id: SandboxId) -> Result<Vec<Operation>, StoreError> {
     conn.prepare_cached(
-        "SELECT id, body FROM operations INDEXED BY operations_unfinished
-         WHERE sandbox = ?1 AND ended_at IS NULL ORDER BY id",
+        "SELECT id, sandbox, ended_at IS NOT NULL, body FROM operations WHERE id = ?1",
     )?
-    .query_map([blob(id)], raw)?
-    .map(|row| understand(row?))
-    .collect()
+    .query_row([id.0.into_bytes()], Raw::of)
+    .optional()?
+    .map(|raw| raw.complete(conn))
+    .transpose()
 }
 
-/// Sandboxes with an operation in line.
-pub(crate) fn unfinished_sandboxes(conn: &Connection) -> Result<Vec<SandboxId>, StoreError> {
-    let ids = conn
-        .prepare_cached(
-            "SELECT DISTINCT sandbox FROM operations INDEXED BY operations_unfinished
-             WHERE ended_at IS NULL ORDER BY sandbox",
-        )?
-        .query_map([], |row| Ok(super::sandbox_id(row.get(0)?)))?
-        .collect::<Result<_, _>>()?;
-    Ok(ids)
-}
-
-/// Who runs and who waits, as the record has them.
-pub(crate) fn save_line(tx: &Tx<'_>, sandbox: &Sandbox) -> Result<(), StoreError> {
-    let line = sandbox.running.iter().chain(&sandbox.waiting);
-    save(tx, &sandbox.tenant, line)
-}
-
+/// An operation as it is accepted, or as it has ended.
 pub(crate) fn save<'a>(
     tx: &Tx<'_>,
     tenant: &str,
     operations: impl IntoIterator<Item = &'a Operation>,
 ) -> Result<(), StoreError> {
     for op in operations {
-        // The index of the unfinished is rewritten only when an operation leaves it.
-        let sql = match op.ended_at {
-            None => {
-                "INSERT INTO operations
-                     (id, sandbox, tenant, verb, step, step_schema, fence, body, ended_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-                 ON CONFLICT (id) DO UPDATE SET step = excluded.step,
-                     step_schema = excluded.step_schema, fence = excluded.fence,
-                     body = excluded.body"
-            }
-            Some(_) => {
-                "INSERT INTO operations
-                     (id, sandbox, tenant, verb, step, step_schema, fence, body, ended_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-                 ON CONFLICT (id) DO UPDATE SET step = excluded.step,
-                     step_schema = excluded.step_schema, fence = excluded.fence,
-                     body = excluded.body, ended_at = excluded.ended_at"
-            }
-        };
-        tx.conn.prepare_cached(sql)?.execute(params![
-            op.id.0.into_bytes(),
-            blob(op.sandbox),
-            tenant,
-            op.verb.as_str(),
-            op.step.as_str(),
-            op.step_schema,
-            int(op.fence.0),
-            encode("operations", op.id.0, op)?,
-            op.ended_at.map(|at| at.0),
-        ])?;
+        tx.conn
+            .prepare_cached(
+                "INSERT INTO operations (id, sandbox, tenant, ended_at, body)
+                 VALUES (?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT (id) DO UPDATE SET ended_at = excluded.ended_at,
+                     body = excluded.body",
+            )?
+            .execute(params![
+                op.id.0.into_bytes(),
+                blob(op.sandbox),
+                tenant,
+                op.ended_at.map(|at| at.0),
+                encode("operations", op.id.0, op)?,
+            ])?;
     }
     Ok(())
 }
@@ -101,16 +86,16 @@ pub(crate) fn list(
     conn: &Connection,
     filter: &OperationFilter,
 ) -> Result<Vec<Operation>, StoreError> {
-    // Each combination has its own index, so each has its own statement.
-    let mut sql = "SELECT id, body FROM operations WHERE id < ?1".to_owned();
+    if filter.unfinished_only {
+        return list_unfinished(conn, filter);
+    }
+    // Each combination has its own statement, for the index that serves it.
+    let mut sql = format!("SELECT {} FROM operations WHERE id < ?1", Raw::COLUMNS);
     if filter.sandbox.is_some() {
         sql.push_str(" AND sandbox = ?2");
     }
     if filter.tenant.is_some() {
         sql.push_str(" AND tenant = ?3");
-    }
-    if filter.unfinished_only {
-        sql.push_str(" AND ended_at IS NULL");
     }
     sql.push_str(" ORDER BY id DESC LIMIT ?4");
     let before = filter
@@ -128,8 +113,32 @@ pub(crate) fn list(
     let mut rows = statement.raw_query();
     let mut page = Vec::new();
     while let Some(row) = rows.next()? {
-        page.push(understand(raw(row)?)?);
+        page.push(Raw::of(row)?.complete(conn)?);
     }
+    Ok(page)
+}
+
+fn list_unfinished(
+    conn: &Connection,
+    filter: &OperationFilter,
+) -> Result<Vec<Operation>, StoreError> {
+    let sandboxes = match filter.sandbox {
+        Some(id) => sandboxes::get(conn, id)?.into_iter().collect(),
+        None => sandboxes::with_line(conn)?,
+    };
+    let mut page: Vec<Operation> = sandboxes
+        .into_iter()
+        .filter(|sandbox| {
+            filter
+                .tenant
+                .as_ref()
+                .is_none_or(|tenant| *tenant == sandbox.tenant)
+        })
+        .flat_map(in_line)
+        .filter(|op| filter.before.is_none_or(|before| op.id < before))
+        .collect();
+    page.sort_unstable_by(|one, other| other.id.cmp(&one.id));
+    page.truncate(filter.limit);
     Ok(page)
 }
 

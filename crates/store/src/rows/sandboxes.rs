@@ -1,26 +1,23 @@
-//! The records. The running and the waiting operation are rows of their own; a record's row says
-//! how many there are, so that a sleeping sandbox is read from one table.
+//! The records, whoever runs and waits on them included: a step reads and writes one row.
 
 use overwinter_lifecycle::Name;
 use overwinter_lifecycle::capacity::Usage;
 use overwinter_lifecycle::ids::SandboxId;
-use overwinter_lifecycle::operation::Step;
 use overwinter_lifecycle::record::Sandbox;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::{blob, decode, encode, int, operations, sandbox_id, uint};
+use super::{blob, decode, encode, int, sandbox_id, uint};
 use crate::StoreError;
 use crate::core::Tx;
 
 /// What [`Raw::of`] reads.
-pub(crate) const COLUMNS: &str = "id, seq, revision, in_line, body";
+pub(crate) const COLUMNS: &str = "id, seq, revision, body";
 
 /// A row before its body is understood.
 pub(crate) struct Raw {
     pub(crate) id: SandboxId,
     pub(crate) seq: u64,
     revision: u64,
-    in_line: u32,
     body: String,
 }
 
@@ -30,38 +27,54 @@ impl Raw {
             id: sandbox_id(row.get(0)?),
             seq: uint(row.get(1)?),
             revision: uint(row.get(2)?),
-            in_line: row.get(3)?,
-            body: row.get(4)?,
+            body: row.get(3)?,
         })
     }
 
-    pub(crate) fn complete(self, conn: &Connection) -> Result<Sandbox, StoreError> {
+    pub(crate) fn understand(self) -> Result<Sandbox, StoreError> {
         let mut sandbox: Sandbox = decode("sandboxes", self.id.0, &self.body)?;
         sandbox.revision = self.revision;
-        if self.in_line > 0 {
-            for op in operations::unfinished(conn, self.id)? {
-                match op.step {
-                    Step::Waiting => sandbox.waiting = Some(op),
-                    Step::Begun | Step::Intent | Step::Terminated => sandbox.running = Some(op),
-                    Step::Ended => {}
-                }
-            }
-        }
         Ok(sandbox)
     }
 }
 
 pub(crate) fn get(conn: &Connection, id: SandboxId) -> Result<Option<Sandbox>, StoreError> {
-    conn.prepare_cached("SELECT id, seq, revision, in_line, body FROM sandboxes WHERE id = ?1")?
+    conn.prepare_cached("SELECT id, seq, revision, body FROM sandboxes WHERE id = ?1")?
         .query_row([blob(id)], Raw::of)
         .optional()?
-        .map(|raw| raw.complete(conn))
+        .map(Raw::understand)
         .transpose()
 }
 
-/// For a transaction: one that is not there is an error.
+/// As this transaction sees it.
+pub(crate) fn find(tx: &Tx<'_>, id: SandboxId) -> Result<Option<Sandbox>, StoreError> {
+    match tx.records.find(id) {
+        Some(known) => {
+            debug_assert_eq!(
+                get(tx.conn, id)?.as_ref(),
+                Some(&*known),
+                "what is kept in memory"
+            );
+            Ok(Some(Sandbox::clone(&known)))
+        }
+        None => get(tx.conn, id),
+    }
+}
+
+/// The same where one that is not there is an error.
 pub(crate) fn load(tx: &Tx<'_>, id: SandboxId) -> Result<Sandbox, StoreError> {
-    get(tx.conn, id)?.ok_or(StoreError::NotFound(id))
+    find(tx, id)?.ok_or(StoreError::NotFound(id))
+}
+
+/// All with an operation in line.
+pub(crate) fn with_line(conn: &Connection) -> Result<Vec<Sandbox>, StoreError> {
+    conn.prepare_cached(
+        "SELECT id, seq, revision, body FROM sandboxes INDEXED BY sandboxes_active
+         WHERE active = 1 AND in_line > 0 ORDER BY id",
+    )?
+    .query_map([], Raw::of)?
+    .map(|row| row?.understand())
+    .collect()
 }
 
 /// Who holds a name.
@@ -89,9 +102,7 @@ pub(crate) fn usage_of_others(tx: &Tx<'_>, id: SandboxId) -> Result<Usage, Store
         .prepare_cached(
             "SELECT coalesce(sum(running), 0), coalesce(sum(cpu_millis), 0),
                     coalesce(sum(memory_bytes), 0), coalesce(sum(disk_bytes), 0)
-             FROM sandboxes INDEXED BY sandboxes_usage
-             WHERE (running > 0 OR cpu_millis > 0 OR memory_bytes > 0 OR disk_bytes > 0)
-               AND id <> ?1",
+             FROM sandboxes INDEXED BY sandboxes_active WHERE active = 1 AND id <> ?1",
         )?
         .query_row([blob(id)], |row| {
             Ok(Usage {
@@ -106,78 +117,90 @@ pub(crate) fn usage_of_others(tx: &Tx<'_>, id: SandboxId) -> Result<Usage, Store
 
 pub(crate) fn insert(tx: &Tx<'_>, sandbox: &mut Sandbox) -> Result<(), StoreError> {
     sandbox.revision = 1;
-    let row = Written::of(sandbox)?;
+    let row = Indexed::of(sandbox);
     tx.conn
         .prepare_cached(
-            "INSERT INTO sandboxes (id, revision, seq, phase, in_line, may_exist, running,
-                 cpu_millis, memory_bytes, disk_bytes, body, tenant, name, driver)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+            "INSERT INTO sandboxes (id, revision, seq, body, in_line, phase, may_exist, running,
+                 cpu_millis, memory_bytes, disk_bytes, active, tenant, name, driver)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
         )?
         .execute(params![
             blob(sandbox.id),
             int(sandbox.revision),
             int(tx.next_seq()),
+            encode("sandboxes", sandbox.id.0, sandbox)?,
+            in_line(sandbox),
             row.phase,
-            row.in_line,
-            row.may_exist,
-            int(row.usage.running),
-            int(row.usage.cpu_millis),
-            int(row.usage.memory_bytes),
-            int(row.usage.disk_bytes),
-            row.body,
+            row.held.may_exist,
+            int(row.held.usage.running),
+            int(row.held.usage.cpu_millis),
+            int(row.held.usage.memory_bytes),
+            int(row.held.usage.disk_bytes),
+            row.held.active,
             sandbox.tenant,
             sandbox.name.as_str(),
             sandbox.spec.driver,
         ])?;
-    write_labels(tx, sandbox)?;
-    operations::save_line(tx, sandbox)
+    tx.records.wrote(sandbox);
+    write_labels(tx, sandbox)
 }
 
-/// Writes a record that was read in this transaction, and who is in line on it: compare-and-swap
-/// on its revision.
+/// Writes a record that was read in this transaction: compare-and-swap on its revision.
 pub(crate) fn save(tx: &Tx<'_>, sandbox: &mut Sandbox) -> Result<(), StoreError> {
     let read = sandbox.revision;
     sandbox.revision += 1;
-    let row = Written::of(sandbox)?;
+    let before = tx
+        .records
+        .find(sandbox.id)
+        .filter(|before| before.revision == read)
+        .map(|before| Indexed::of(&before));
+    let row = Indexed::of(sandbox);
     // SQLite rewrites the entries of every index with a column that is set, changed or not: most
     // steps change none of them.
-    let changed = if row.is_indexed_so(tx, sandbox.id)? {
-        tx.conn
-            .prepare_cached(
-                "UPDATE sandboxes SET revision = ?3, seq = ?4, body = ?5
-                 WHERE id = ?1 AND revision = ?2",
-            )?
-            .execute(params![
-                blob(sandbox.id),
-                int(read),
-                int(sandbox.revision),
-                int(tx.next_seq()),
-                row.body,
-            ])?
-    } else {
-        tx.conn
-            .prepare_cached(
-                "UPDATE sandboxes SET revision = ?3, seq = ?4, body = ?5, phase = ?6,
-                     in_line = ?7, may_exist = ?8, running = ?9, cpu_millis = ?10,
-                     memory_bytes = ?11, disk_bytes = ?12
-                 WHERE id = ?1 AND revision = ?2",
-            )?
-            .execute(params![
-                blob(sandbox.id),
-                int(read),
-                int(sandbox.revision),
-                int(tx.next_seq()),
-                row.body,
-                row.phase,
-                row.in_line,
-                row.may_exist,
-                int(row.usage.running),
-                int(row.usage.cpu_millis),
-                int(row.usage.memory_bytes),
-                int(row.usage.disk_bytes),
-            ])?
-    };
-    if changed == 0 {
+    let phase = before
+        .as_ref()
+        .is_none_or(|before| before.phase != row.phase);
+    let held = before.as_ref().is_none_or(|before| before.held != row.held);
+    let mut update = tx.conn.prepare_cached(match (phase, held) {
+        (false, false) => {
+            "UPDATE sandboxes SET revision = ?3, seq = ?4, body = ?5, in_line = ?6
+             WHERE id = ?1 AND revision = ?2"
+        }
+        (true, false) => {
+            "UPDATE sandboxes SET revision = ?3, seq = ?4, body = ?5, in_line = ?6, phase = ?7
+             WHERE id = ?1 AND revision = ?2"
+        }
+        (false, true) => {
+            "UPDATE sandboxes SET revision = ?3, seq = ?4, body = ?5, in_line = ?6,
+                 may_exist = ?8, running = ?9, cpu_millis = ?10, memory_bytes = ?11,
+                 disk_bytes = ?12, active = ?13
+             WHERE id = ?1 AND revision = ?2"
+        }
+        (true, true) => {
+            "UPDATE sandboxes SET revision = ?3, seq = ?4, body = ?5, in_line = ?6, phase = ?7,
+                 may_exist = ?8, running = ?9, cpu_millis = ?10, memory_bytes = ?11,
+                 disk_bytes = ?12, active = ?13
+             WHERE id = ?1 AND revision = ?2"
+        }
+    })?;
+    update.raw_bind_parameter(1, blob(sandbox.id))?;
+    update.raw_bind_parameter(2, int(read))?;
+    update.raw_bind_parameter(3, int(sandbox.revision))?;
+    update.raw_bind_parameter(4, int(tx.next_seq()))?;
+    update.raw_bind_parameter(5, encode("sandboxes", sandbox.id.0, sandbox)?)?;
+    update.raw_bind_parameter(6, in_line(sandbox))?;
+    if phase {
+        update.raw_bind_parameter(7, row.phase)?;
+    }
+    if held {
+        update.raw_bind_parameter(8, row.held.may_exist)?;
+        update.raw_bind_parameter(9, int(row.held.usage.running))?;
+        update.raw_bind_parameter(10, int(row.held.usage.cpu_millis))?;
+        update.raw_bind_parameter(11, int(row.held.usage.memory_bytes))?;
+        update.raw_bind_parameter(12, int(row.held.usage.disk_bytes))?;
+        update.raw_bind_parameter(13, row.held.active)?;
+    }
+    if update.raw_execute()? == 0 {
         let now = get(tx.conn, sandbox.id)?.ok_or(StoreError::NotFound(sandbox.id))?;
         return Err(StoreError::Conflict {
             version: now.revision,
@@ -190,7 +213,8 @@ pub(crate) fn save(tx: &Tx<'_>, sandbox: &mut Sandbox) -> Result<(), StoreError>
             )?
             .execute(params![blob(sandbox.id), at.0])?;
     }
-    operations::save_line(tx, sandbox)
+    tx.records.wrote(sandbox);
+    Ok(())
 }
 
 /// The labels anew, as the record has them.
@@ -206,49 +230,35 @@ pub(crate) fn write_labels(tx: &Tx<'_>, sandbox: &Sandbox) -> Result<(), StoreEr
     Ok(())
 }
 
-/// The columns that are derived from a record.
-struct Written {
-    phase: &'static str,
-    in_line: u32,
-    may_exist: bool,
-    usage: Usage,
-    body: String,
+fn in_line(sandbox: &Sandbox) -> u32 {
+    u32::from(sandbox.running.is_some()) + u32::from(sandbox.waiting.is_some())
 }
 
-impl Written {
-    fn of(sandbox: &mut Sandbox) -> Result<Self, StoreError> {
-        let phase = sandbox.phase().as_str();
-        let usage = Usage::of(sandbox);
-        let line = (sandbox.running.take(), sandbox.waiting.take());
-        let body = encode("sandboxes", sandbox.id.0, sandbox);
-        (sandbox.running, sandbox.waiting) = line;
-        Ok(Self {
-            phase,
-            in_line: u32::from(sandbox.running.is_some()) + u32::from(sandbox.waiting.is_some()),
-            may_exist: sandbox.compute.may_exist(),
-            usage,
-            body: body?,
-        })
-    }
+/// The columns that are derived from a record and that an index has.
+struct Indexed {
+    phase: &'static str,
+    held: Held,
+}
 
-    /// Whether the row says the same in every column that an index has, `seq` apart.
-    fn is_indexed_so(&self, tx: &Tx<'_>, id: SandboxId) -> Result<bool, StoreError> {
-        Ok(tx
-            .conn
-            .prepare_cached(
-                "SELECT 1 FROM sandboxes WHERE id = ?1 AND phase = ?2 AND in_line = ?3
-                   AND may_exist = ?4 AND running = ?5 AND cpu_millis = ?6
-                   AND memory_bytes = ?7 AND disk_bytes = ?8",
-            )?
-            .exists(params![
-                blob(id),
-                self.phase,
-                self.in_line,
-                self.may_exist,
-                int(self.usage.running),
-                int(self.usage.cpu_millis),
-                int(self.usage.memory_bytes),
-                int(self.usage.disk_bytes),
-            ])?)
+/// Those of the index of what is active.
+#[derive(PartialEq, Eq)]
+struct Held {
+    may_exist: bool,
+    usage: Usage,
+    active: bool,
+}
+
+impl Indexed {
+    fn of(sandbox: &Sandbox) -> Self {
+        let usage = Usage::of(sandbox);
+        let may_exist = sandbox.compute.may_exist();
+        Self {
+            phase: sandbox.phase().as_str(),
+            held: Held {
+                may_exist,
+                usage,
+                active: may_exist || usage != Usage::default() || in_line(sandbox) > 0,
+            },
+        }
     }
 }

@@ -31,6 +31,7 @@ pub(crate) fn create(tx: &Tx<'_>, new: &NewSandbox) -> Result<Accepted, AcceptEr
         Begun::Ended(op) => return Err(AcceptError::Denied(why_not_begun(*op))),
     }
     sandboxes::insert(tx, &mut sandbox)?;
+    operations::save(tx, &sandbox.tenant, &sandbox.running)?;
     record_first_intent(tx, &sandbox, now)?;
     let operation = sandbox.running.clone();
     remember(tx, &sandbox, key, operation.as_ref(), now)?;
@@ -121,9 +122,8 @@ fn begin_now(
     };
     if begun {
         sandbox.updated_at = asked.now;
-    } else {
-        operations::save(tx, &sandbox.tenant, &operation)?;
     }
+    operations::save(tx, &sandbox.tenant, &operation)?;
     sandboxes::save(tx, &mut sandbox)?;
     if begun {
         record_first_intent(tx, &sandbox, asked.now)?;
@@ -154,6 +154,7 @@ fn wait(
         operations::save(tx, &sandbox.tenant, [&old])?;
     }
     let op = operation(asked, verb);
+    operations::save(tx, &sandbox.tenant, [&op])?;
     sandbox.waiting = Some(op.clone());
     sandbox.updated_at = asked.now;
     sandboxes::save(tx, &mut sandbox)?;

@@ -57,6 +57,7 @@ pub(crate) fn bury(tx: &Tx<'_>, due: &[SandboxId]) -> Result<u64, StoreError> {
             .conn
             .prepare_cached("DELETE FROM sandboxes WHERE id = ?1 AND tombstone_at IS NOT NULL")?
             .execute([blob(*id)])?;
+        tx.records.removed(*id);
     }
     Ok(buried as u64)
 }
@@ -99,7 +100,7 @@ pub(crate) fn trim(tx: &Tx<'_>, surplus: &Surplus, now: Millis) -> Result<u64, S
     let mut forgotten = 0;
     for (id, up_to) in &surplus.found {
         forgotten += operations::forget(tx, *id, *up_to)? as u64;
-        if let Some(sandbox) = sandboxes::get(tx.conn, *id)? {
+        if let Some(sandbox) = sandboxes::find(tx, *id)? {
             let below = Fence(sandbox.fence.0.saturating_sub(OPERATIONS_KEPT as u64));
             effects::forget(tx, *id, below, receipts_before(now))?;
         }

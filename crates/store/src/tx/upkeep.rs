@@ -5,14 +5,13 @@ use overwinter_lifecycle::loss;
 use overwinter_lifecycle::record::{Compute, Debt, DebtKind, MainExit, Sandbox};
 
 use crate::core::Tx;
-use crate::rows::{debts, operations, sandboxes};
+use crate::rows::{debts, sandboxes};
 use crate::{StoreError, UpdateConfig};
 
 /// Takes every unfinished operation over, in one transaction.
 pub(crate) fn recover(tx: &Tx<'_>) -> Result<Vec<Sandbox>, StoreError> {
     let mut recovered = Vec::new();
-    for id in operations::unfinished_sandboxes(tx.conn)? {
-        let mut sandbox = sandboxes::load(tx, id)?;
+    for mut sandbox in sandboxes::with_line(tx.conn)? {
         if let Some(running) = &mut sandbox.running {
             running.attempt += 1;
             sandboxes::save(tx, &mut sandbox)?;
@@ -86,7 +85,7 @@ pub(crate) fn settle_debt(tx: &Tx<'_>, debt: &Debt) -> Result<(), StoreError> {
     match debt.kind {
         DebtKind::Artifact | DebtKind::Storage => Ok(()),
         DebtKind::Compute => {
-            let Some(mut sandbox) = sandboxes::get(tx.conn, debt.key.sandbox)? else {
+            let Some(mut sandbox) = sandboxes::find(tx, debt.key.sandbox)? else {
                 return Ok(());
             };
             sandbox.compute_debts = debts::of_compute(tx.conn, sandbox.id)?;
