@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) starting: RwLock<()>,
     /// Many that end at once leave the CPUs to those who work.
     pub(crate) ending: Semaphore,
+    /// The same of those that freeze: each wakes every process of its sandbox.
+    pub(crate) freezing: Semaphore,
 }
 
 /// What is known of one sandbox in this process's time.
@@ -99,7 +101,7 @@ impl LocalDriver {
         port: Arc<dyn AttachPort>,
         ledger: Arc<dyn Ledger>,
     ) -> Result<Arc<Self>, OpenError> {
-        let ending = config.runtime_concurrency.max(1);
+        let at_once = config.runtime_concurrency.max(1);
         let host = Host::open(config)?;
         Ok(Arc::new(Self {
             shared: Arc::new(Shared {
@@ -109,7 +111,8 @@ impl LocalDriver {
                 entries: Mutex::default(),
                 watchers: Arc::default(),
                 starting: RwLock::default(),
-                ending: Semaphore::new(ending),
+                ending: Semaphore::new(at_once),
+                freezing: Semaphore::new(at_once),
             }),
         }))
     }

@@ -23,6 +23,7 @@ impl Shared {
     ) -> Result<Effected, DriverError> {
         let turn = self.turn(ctx).await?;
         let (shared, sandbox) = (Arc::clone(self), ctx.sandbox());
+        let _freezing = self.freezing.acquire().await;
         blocking_effect(move || {
             let Some(running) = shared.running(sandbox)? else {
                 return shared.memory_is_gone(&turn, sandbox);
