@@ -11,11 +11,12 @@ DEBUG := $(CARGO_TARGET_DIR)/debug
 RELEASE := $(CARGO_TARGET_DIR)/release
 SUPERVISOR := $(CARGO_TARGET_DIR)/supervisor/overwinter-supervisor
 
-.PHONY: help setup supervisor build demo test lint nextest release install bench clean
+.PHONY: help setup supervisor build demo test lint nextest prove prove-long release install bench clean
 
 help:
 	@echo 'make demo      a sandbox that sleeps, wakes and survives, shown on this host'
 	@echo 'make test      format, lints and every test'
+	@echo 'make prove     the lifecycle against all that may happen to one sandbox, small enough for CI'
 	@echo 'make install   overwinter, ow and their companions into $(PREFIX)/bin'
 	@echo 'make bench     figures beside the bare tools'
 	@echo 'make setup     install what the above need (Debian); costs nothing when it is there'
@@ -51,6 +52,16 @@ nextest: $(DEBUG)/overwinter-supervisor.static
 		-E 'binary(shipped) and (test(small) or test(nothing))'
 
 test: lint nextest
+
+# Small enough for CI: every state of a world with two verbs and one of each mishap, against both
+# backends, and that each flaw of the self-test is found.
+prove:
+	cargo run --quiet -p overwinter-sim --bin overwinter-model -- --verbs 2 --crashes 1 --lost 1
+	cargo test --quiet -p overwinter-sim --test model every_flaw -- --nocapture
+
+# Four verbs, two crashes, two lost replies, one late effect, one mishap: wants some GB of memory.
+prove-long:
+	cargo run --release --quiet -p overwinter-sim --bin overwinter-model
 
 release: supervisor
 	cargo build --release -p overwinter-gateway -p overwinter-cli

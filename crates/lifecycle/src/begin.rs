@@ -82,6 +82,9 @@ pub fn begin(
     }
 }
 
+/// What is there is settled absent before a cold start.
+const END_FIRST: EffectKind = EffectKind::Suspend(Depth::Stop);
+
 enum Answer {
     /// Run, with this effect's intent recorded in the same commit.
     Run(Option<EffectKind>),
@@ -132,6 +135,10 @@ fn begin_suspend(sandbox: &mut Sandbox, depth: Depth, others: Usage, limits: &Li
                 "no compute is there whose memory could be kept",
             )
         }
+        Phase::Failed if depth.keeps_memory() && sandbox.was_being_stopped() => Answer::fail(
+            Reason::ComputeLost,
+            "a stop has ended its processes; there is no memory to be kept",
+        ),
         Phase::Ready | Phase::Failed | Phase::Suspended(_) => {
             if let Err(over) = limits.admit_artifact(sandbox, depth, others) {
                 return Answer::fail(Reason::CapacityExceeded, over.to_string());
@@ -161,9 +168,11 @@ fn begin_resume(
         return refusal;
     }
     let Some(retained) = &sandbox.retained else {
-        // Failed: what is there decides, and only looking tells.
+        // Failed: what is there decides, and only looking tells. But what a stop has begun to end
+        // is not what ran before: it goes, and its storage is started anew.
         sandbox.desired = Desired::Running;
-        return Answer::Run(None);
+        op.cold = sandbox.was_being_stopped();
+        return Answer::Run((op.cold && sandbox.compute.may_exist()).then_some(END_FIRST));
     };
     let unusable = match retained.lost {
         Some(depth) => Some((
@@ -185,12 +194,7 @@ fn begin_resume(
             op.cold = true;
             // Whatever is left of the memory goes first.
             sandbox.desired = Desired::Running;
-            return Answer::Run(
-                sandbox
-                    .compute
-                    .may_exist()
-                    .then_some(EffectKind::Suspend(Depth::Stop)),
-            );
+            return Answer::Run(sandbox.compute.may_exist().then_some(END_FIRST));
         }
         (Some(_), Depth::Stop) => {
             op.cold = true;
@@ -216,7 +220,7 @@ fn begin_start(sandbox: &mut Sandbox, others: Usage, limits: &Limits) -> Answer 
     sandbox.desired = Desired::Running;
     // Old compute, and memory that is resident, must be settled absent first.
     Answer::Run(Some(if sandbox.compute.may_exist() {
-        EffectKind::Suspend(Depth::Stop)
+        END_FIRST
     } else {
         EffectKind::Start
     }))

@@ -7,7 +7,7 @@ use crate::operation::Verb;
 use crate::record::{Compute, Sandbox};
 
 /// What one record holds, or many together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Usage {
     pub running: u64,
     pub cpu_millis: u64,
@@ -62,7 +62,7 @@ impl Usage {
 }
 
 /// The gateway's limits; none is no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     pub running: Option<u64>,

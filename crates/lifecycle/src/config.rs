@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::Depth;
 
 /// Fixed at create.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Spec {
     pub driver: String,
     /// As asked for: a folder, a rootfs tar or a name that the driver knows.
@@ -22,7 +22,7 @@ pub struct Spec {
 }
 
 /// 0 is no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Resources {
     /// Thousandths of a CPU.
     pub cpu_millis: u32,
@@ -33,7 +33,7 @@ pub struct Resources {
 }
 
 /// Versioned, with the owner of the newest version.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Config {
     pub version: u64,
     pub owner: String,
@@ -41,7 +41,7 @@ pub struct Config {
     pub policy: Policy,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Policy {
     /// For a suspend that names no depth.
     pub default_depth: Depth,

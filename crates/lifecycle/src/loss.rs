@@ -21,7 +21,11 @@ pub fn record_loss(
     if sandbox.issued != issued {
         return false;
     }
-    if sandbox.running.is_some() || sandbox.tombstone_at.is_some() || observed.may_exist() {
+    if sandbox.running.is_some() || observed.may_exist() {
+        return false;
+    }
+    // The next try of its delete looks for itself; nothing brings its wish back.
+    if sandbox.desired == Desired::Deleted {
         return false;
     }
     match &mut sandbox.retained {

@@ -130,14 +130,14 @@ impl EffectKind {
 }
 
 /// The effect that an operation has recorded and not yet settled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Intent {
     pub serial: Serial,
     pub effect: EffectKind,
 }
 
 /// How it ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Succeeded {
@@ -151,7 +151,7 @@ pub enum Outcome {
 }
 
 /// What a success brought back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Achieved {
     Done,
@@ -162,7 +162,7 @@ pub enum Achieved {
 }
 
 /// Why an operation is to end at its next boundary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stopping {
     /// By this resume; none for a call of the data plane.
@@ -172,7 +172,7 @@ pub enum Stopping {
 }
 
 /// The durable intent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Hash, Serialize, Deserialize)]
 pub struct Operation {
     pub id: OperationId,
     pub sandbox: SandboxId,
@@ -204,7 +204,7 @@ pub struct Operation {
 }
 
 /// Durations, granted anew at each recovery; milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Deadlines {
     /// For one call of the driver.
     pub effect_ms: u64,

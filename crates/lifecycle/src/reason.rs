@@ -67,7 +67,7 @@ reasons! {
     /// Running compute was found gone.
     ComputeLost = "COMPUTE_LOST", "resume it: its storage is intact";
     /// A stop did not end the compute.
-    StopFailed = "STOP_FAILED", "suspend it again, or delete it";
+    StopFailed = "STOP_FAILED", "suspend it at depth stop again, or resume it: it is started anew on its storage";
     /// Removing it did not succeed yet.
     DeleteFailed = "DELETE_FAILED", "delete it again, or with --abandon if the backend is gone for good";
     /// Another operation ended this one.
@@ -75,7 +75,7 @@ reasons! {
 }
 
 /// A reason with the words of the occasion.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Fault {
     pub reason: Reason,

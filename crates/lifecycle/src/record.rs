@@ -12,10 +12,10 @@ use crate::ids::{DiskGeneration, EffectKey, Fence, Incarnation, Millis, Operatio
 use crate::operation::Operation;
 use crate::phase::Phase;
 use crate::recording::SecretHash;
-use crate::{Depth, Fault, Name};
+use crate::{Depth, Fault, Name, Reason};
 
 /// What the user wants of it. The phase is derived from this and what was observed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Desired {
     Running,
@@ -25,7 +25,7 @@ pub enum Desired {
 
 /// What was last observed of the compute. Missing, frozen, running and unknown are four different
 /// answers; unknown is settled by observing, never by assuming.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Compute {
     Absent,
@@ -59,7 +59,7 @@ impl Compute {
 }
 
 /// How the retained state may be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RetainedStatus {
     Available,
@@ -70,7 +70,7 @@ pub enum RetainedStatus {
 }
 
 /// What a suspension left.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Retained {
     pub depth: Depth,
     pub status: RetainedStatus,
@@ -89,7 +89,7 @@ pub struct Retained {
 }
 
 /// An opaque reference, stamped so that no other driver or version takes it for its own.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DriverReference {
     pub driver: String,
     pub format: u32,
@@ -98,7 +98,7 @@ pub struct DriverReference {
 }
 
 /// An observed fact, cleared by the next success.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Failure {
     pub fault: Fault,
     pub operation: Option<OperationId>,
@@ -106,7 +106,7 @@ pub struct Failure {
 }
 
 /// Something that must still be removed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Debt {
     pub key: EffectKey,
     pub kind: DebtKind,
@@ -114,7 +114,7 @@ pub struct Debt {
     pub reference: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DebtKind {
     /// Blocks every effect that would start compute.
@@ -124,7 +124,7 @@ pub enum DebtKind {
 }
 
 /// How the main process last ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MainExit {
     pub code: i32,
     pub signal: i32,
@@ -132,7 +132,7 @@ pub struct MainExit {
 }
 
 /// The record.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Hash, Serialize, Deserialize)]
 pub struct Sandbox {
     pub id: SandboxId,
     pub tenant: String,
@@ -206,6 +206,13 @@ impl Sandbox {
     #[must_use]
     pub fn phase(&self) -> Phase {
         Phase::of(self)
+    }
+
+    /// Whether a stop has begun to end what runs, and could not finish: its processes may be gone,
+    /// its supervisor alone may be left.
+    #[must_use]
+    pub fn was_being_stopped(&self) -> bool {
+        (self.failure.as_ref()).is_some_and(|failure| failure.fault.reason == Reason::StopFailed)
     }
 
     /// Whether its name is taken: until its delete has ended.

@@ -14,7 +14,7 @@ use crate::record::{
 use crate::{Depth, Fault, Reason};
 
 /// One durable step.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Recording {
     /// The effect that comes next may happen from here on.
     Intent {
@@ -39,7 +39,7 @@ pub enum Recording {
 }
 
 /// How an operation ends, and what is so from then on.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Ending {
     /// Attached and running. `secret`: what the supervisor attached with; the owner fills it in.
     Ready {
@@ -58,6 +58,7 @@ pub enum Ending {
         fault: Fault,
         memory: Memory,
         compute: Compute,
+        debts: Vec<Debt>,
     },
     Failed {
         fault: Fault,
@@ -78,7 +79,7 @@ pub enum Ending {
 }
 
 /// What a suspension left.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Asleep {
     pub depth: Depth,
     pub compute: Compute,
@@ -91,7 +92,7 @@ pub struct Asleep {
 }
 
 /// What has become of memory that a resume wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Memory {
     /// It is proved that nothing ran since it was retained: available again, bound to the present
     /// generation.
@@ -105,7 +106,7 @@ pub enum Memory {
 pub struct SecretHash(pub [u8; 32]);
 
 /// What came of a recording.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Recorded {
     /// It is durable. The key of the new intent, if there is one.
     Done(Option<EffectKey>),
@@ -116,7 +117,7 @@ pub enum Recorded {
 }
 
 /// Everything that one transaction writes besides the record itself.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Hash)]
 pub struct Rows {
     /// Ended operations, to be kept as history.
     pub ended: Vec<Operation>,
@@ -285,8 +286,10 @@ fn end(
             fault,
             memory,
             compute,
+            debts,
         } => {
             settle(&mut op, "failed", rows);
+            rows.debts = debts;
             still_suspended(sandbox, memory, compute, now);
             sandbox.failure = Some(Failure {
                 fault: fault.clone(),

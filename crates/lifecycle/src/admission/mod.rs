@@ -124,6 +124,10 @@ fn admit_while_deleting(sandbox: &Sandbox, request: Request) -> Disposition {
     let Request::Delete { abandon } = request else {
         return Disposition::Deny(Reason::Deleting);
     };
+    // It is gone: a second delete would begin on a tombstone, and make it anew.
+    if sandbox.tombstone_at.is_some() {
+        return Disposition::Deny(Reason::Deleting);
+    }
     let is_delete = |op: &&Operation| matches!(op.verb, Verb::Delete { .. });
     let covers = |op: &Operation| op.verb == Verb::Delete { abandon } || !abandon;
     let waiting = sandbox.waiting.as_ref().filter(is_delete);

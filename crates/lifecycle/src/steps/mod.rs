@@ -25,7 +25,7 @@ use crate::recording::{Ending, Recording};
 use crate::{Depth, Fault};
 
 /// What the owner carries out. One action, one event.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Action {
     /// Ask the driver whether it could; no effect.
     Prepare(Depth),
@@ -72,7 +72,7 @@ pub enum Action {
 }
 
 /// What came of an action.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Event {
     /// It was carried out (prepare, quiesce, unquiesce, detach, terminate, lift, main, hook).
     Done,
@@ -98,7 +98,7 @@ pub enum Event {
 }
 
 /// What a driver reports of an effect.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Effected {
     pub compute: Compute,
     pub reference: DriverReference,
@@ -108,7 +108,7 @@ pub struct Effected {
 }
 
 /// What an observation says. Absent, stopped, frozen, in transition and unknown are different.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Observed {
     Absent,
     /// Nothing runs, something of it is there.

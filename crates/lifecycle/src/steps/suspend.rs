@@ -51,6 +51,12 @@ pub(super) fn next(
     match (done, event) {
         (Action::Prepare(_), Event::Done) if is_deepening(sandbox) => intent(effect),
         (Action::Prepare(_), Event::Done) => Action::Quiesce,
+        // An owner before this one may have quiesced it already.
+        (Action::Prepare(_), Event::Refused(fault) | Event::Unknown(fault))
+            if op.attempt > 1 && !is_deepening(sandbox) =>
+        {
+            Action::Unquiesce(Box::new(Ending::Aborted(fault)))
+        }
         (Action::Prepare(_), Event::Refused(fault) | Event::Unknown(fault)) => {
             end(Ending::Aborted(fault))
         }
@@ -214,8 +220,9 @@ fn settle(
         (Depth::Freeze | Depth::Checkpoint, Observed::Absent | Observed::Stopped) => {
             asleep_on_storage(depth)
         }
-        // Called also where nothing is there: the driver syncs the storage and clears leftovers.
-        (Depth::Stop, Observed::Absent | Observed::Stopped) if tries <= 1 => again,
+        // Called also where nothing is there: the driver syncs the storage, and only its answer
+        // tells what is left to be removed.
+        (Depth::Stop, Observed::Absent | Observed::Stopped) if tries < TRIES => again,
         (Depth::Stop, Observed::Absent | Observed::Stopped) => asleep(
             depth,
             Effected {
@@ -243,8 +250,15 @@ fn settle(
                 "its frozen compute could not be ended",
             )))
         }
-        (_, observed) => end(Ending::Failed {
-            fault: Fault::new(Reason::StopFailed, "its compute could not be settled"),
+        (depth, observed) => end(Ending::Failed {
+            fault: Fault::new(
+                match depth {
+                    Depth::Stop => Reason::StopFailed,
+                    // Its processes are what they were, wherever they are.
+                    Depth::Freeze | Depth::Checkpoint => Reason::DriverTimeout,
+                },
+                "its compute could not be settled",
+            ),
             compute: observed.compute(),
         }),
     }

@@ -70,6 +70,9 @@ pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event
             },
             Event::Effected(effected),
         ) => match effected.compute {
+            Compute::Absent if owes_compute(&effected.leftovers) => {
+                not_yet(sandbox, effected.leftovers)
+            }
             Compute::Absent => intent(EffectKind::Start),
             Compute::Live { .. } | Compute::Frozen { .. } | Compute::Unknown => Action::Observe {
                 after: Some(EffectKind::Suspend(Depth::Stop)),
@@ -121,7 +124,7 @@ pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event
                 why: None,
             }
         }
-        (Action::LiftQuiesce { held }, _) => ready_or_hook(sandbox, op, held, Vec::new()),
+        (Action::LiftQuiesce { held }, _) => start_main(sandbox, op, held),
         (Action::StartMain { held }, event) => ready_or_hook(sandbox, op, held, remark(event)),
         (Action::Hook { held, mut remarks }, event) => {
             remarks.extend(remark(event));
@@ -179,6 +182,7 @@ fn refused(sandbox: &Sandbox, op: &Operation, effect: EffectKind, fault: Fault) 
             fault: Fault::new(Reason::RestoreFailed, fault.message),
             memory: Memory::NothingRan,
             compute: Compute::Absent,
+            debts: Vec::new(),
         }),
         EffectKind::Create
         | EffectKind::Start
@@ -194,6 +198,21 @@ fn falls_back(op: &Operation) -> bool {
 
 /// Nothing is there and nothing ran: asleep on the storage.
 fn cold_start_failed(sandbox: &Sandbox, message: String) -> Action {
+    asleep_on_storage(sandbox, message, Vec::new())
+}
+
+fn owes_compute(leftovers: &[Debt]) -> bool {
+    (leftovers.iter()).any(|debt| debt.kind == DebtKind::Compute)
+}
+
+/// The compute of before has ended, and what it left could still write to the storage: nothing is
+/// started beside it.
+fn not_yet(sandbox: &Sandbox, leftovers: Vec<Debt>) -> Action {
+    let message = "compute of an earlier life still has to be removed".to_owned();
+    asleep_on_storage(sandbox, message, leftovers)
+}
+
+fn asleep_on_storage(sandbox: &Sandbox, message: String, debts: Vec<Debt>) -> Action {
     let kept = sandbox
         .retained
         .as_ref()
@@ -206,6 +225,7 @@ fn cold_start_failed(sandbox: &Sandbox, message: String) -> Action {
             Memory::Lost
         },
         compute: Compute::Absent,
+        debts,
     })
 }
 
@@ -225,6 +245,15 @@ fn settle(
         tries: tries + 1,
     };
     match (after, observed) {
+        (Some(EffectKind::Suspend(_)), Observed::Unknown | Observed::InTransition) => {
+            end(Ending::Failed {
+                fault: Fault::new(
+                    Reason::StopFailed,
+                    "its old compute could not be observed in time",
+                ),
+                compute: Compute::Unknown,
+            })
+        }
         (_, Observed::Unknown | Observed::InTransition) => end(Ending::Failed {
             fault: Fault::new(
                 Reason::DriverTimeout,
@@ -239,9 +268,14 @@ fn settle(
         (None, Observed::Frozen { .. }) => intent(EffectKind::Suspend(Depth::Stop)),
         (None, Observed::Absent | Observed::Stopped) => intent(EffectKind::Start),
 
-        // Compute of before is in the way of a cold start.
-        (Some(EffectKind::Suspend(_)), Observed::Absent | Observed::Stopped) => {
-            intent(EffectKind::Start)
+        // Compute of before is in the way of a cold start. It has ended, and only the driver can
+        // tell what it left: asked again under the same key, it answers.
+        (Some(effect @ EffectKind::Suspend(_)), Observed::Absent | Observed::Stopped) => {
+            if tries < TRIES {
+                again(effect)
+            } else {
+                intent(EffectKind::Start)
+            }
         }
         (
             Some(effect @ EffectKind::Suspend(_)),
@@ -278,6 +312,7 @@ fn settle(
                     fault: Fault::new(Reason::RestoreFailed, "it could not be thawed"),
                     memory: Memory::NothingRan,
                     compute: observed.compute(),
+                    debts: Vec::new(),
                 })
             }
         }
@@ -328,28 +363,36 @@ fn memory_gone(sandbox: &Sandbox, op: &Operation) -> Action {
         fault: Fault::new(reason, "the compute that held its memory is gone"),
         memory: Memory::Lost,
         compute: Compute::Absent,
+        debts: Vec::new(),
     })
 }
 
-/// Whether what runs has kept its memory: not where it was made under this operation, and not where
-/// it never reached Ready since it was made (it has no secret then): its main process is still to be
-/// started.
+/// Whether compute of before runs on, by this operation: it may still refuse new work.
+fn runs_on(op: &Operation) -> bool {
+    op.intent.is_some_and(|intent| match intent.effect {
+        EffectKind::Resume(_) | EffectKind::Reattach => true,
+        EffectKind::Create | EffectKind::Start | EffectKind::Suspend(_) | EffectKind::Delete => {
+            false
+        }
+    })
+}
+
+/// Whether what runs has kept the memory of a life that was Ready. Without a secret it never was
+/// since it was made: its main process is still to be started.
 fn kept_memory(sandbox: &Sandbox, op: &Operation) -> bool {
-    !op.cold
-        && op.intent.is_some_and(|intent| match intent.effect {
-            EffectKind::Resume(depth) => depth.keeps_memory(),
-            EffectKind::Reattach => sandbox.secret.is_some(),
-            EffectKind::Create
-            | EffectKind::Start
-            | EffectKind::Suspend(_)
-            | EffectKind::Delete => false,
-        })
+    runs_on(op) && !op.cold && sandbox.secret.is_some()
 }
 
 fn attached(sandbox: &Sandbox, op: &Operation, held: Incarnation) -> Action {
-    if kept_memory(sandbox, op) {
+    if runs_on(op) {
         Action::LiftQuiesce { held }
-    } else if sandbox.spec.main.is_empty() {
+    } else {
+        start_main(sandbox, op, held)
+    }
+}
+
+fn start_main(sandbox: &Sandbox, op: &Operation, held: Incarnation) -> Action {
+    if kept_memory(sandbox, op) || sandbox.spec.main.is_empty() {
         ready_or_hook(sandbox, op, held, Vec::new())
     } else {
         Action::StartMain { held }

@@ -1,0 +1,472 @@
+//! The owner of the running operation, as the gateway's: carry out an action, hand the event to
+//! `steps::next`, record through `recording::record`. Each is a step of its own, so that a crash
+//! can come between any two of them.
+
+use overwinter_lifecycle::ids::Millis;
+use overwinter_lifecycle::operation::{EffectKind, Operation, Verb};
+use overwinter_lifecycle::record::{Compute, Debt, DebtKind, Desired, DriverReference};
+use overwinter_lifecycle::recording::{Ending, Memory, Recorded, Recording, SecretHash, record};
+use overwinter_lifecycle::steps::{self, Action, Effected, Event, Observed};
+use overwinter_lifecycle::{Depth, Fault, Reason};
+
+use super::canonical::NO_KEY;
+use super::flaw::Flaw;
+use super::invariant::{Invariant, Violation};
+use super::line::{LIMITS, others};
+use super::moves::{Setup, Taken};
+use super::state::State;
+use super::world::{Backend, Key, Leftover, Reply, Sent};
+
+/// How an action turns out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Luck {
+    Good,
+    /// A quiesce sees that its operation is to stop.
+    SeesStop,
+    /// It happens; the reply is lost.
+    ReplyLost,
+    /// It never happens; nobody says so.
+    RequestLost,
+    /// Nobody says so, and it happens at some time.
+    Late,
+    /// Surely without an effect.
+    Refused,
+    /// No answer, nothing done.
+    Silent,
+    /// No answer, but done.
+    SilentDone,
+    /// A stop ends what runs and leaves something behind, and says so.
+    Leftover,
+}
+
+impl Luck {
+    pub const ALL: [Self; 9] = [
+        Self::Good,
+        Self::SeesStop,
+        Self::ReplyLost,
+        Self::RequestLost,
+        Self::Late,
+        Self::Refused,
+        Self::Silent,
+        Self::SilentDone,
+        Self::Leftover,
+    ];
+}
+
+fn injected() -> Fault {
+    Fault::new(Reason::DriverRejected, "")
+}
+
+/// One step of the owner; none where this luck cannot be had.
+pub(crate) fn step(state: &State, luck: Luck, setup: &Setup) -> Result<Option<Taken>, Violation> {
+    let (Some(action), Some(op)) = (&state.next, &state.sandbox.running) else {
+        return Ok(None);
+    };
+    if let Action::Record(recording) = action {
+        return match luck {
+            Luck::Good => write(state, op, recording.clone(), setup).map(Some),
+            Luck::SeesStop
+            | Luck::ReplyLost
+            | Luck::RequestLost
+            | Luck::Late
+            | Luck::Refused
+            | Luck::Silent
+            | Luck::SilentDone
+            | Luck::Leftover => Ok(None),
+        };
+    }
+    let mut after = state.clone();
+    let Some(event) = perform(&mut after, action, op, luck, setup)? else {
+        return Ok(None);
+    };
+    go_on(&mut after, action.clone(), event, setup);
+    Ok(Some(Taken::quietly(after)))
+}
+
+fn go_on(state: &mut State, done: Action, event: Event, setup: &Setup) {
+    let Some(running) = &state.sandbox.running else {
+        return;
+    };
+    let mut next = steps::next(&state.sandbox, running, done, event);
+    if setup.flaw == Some(Flaw::RetryForEver)
+        && let Action::Call { tries, .. } = &mut next
+    {
+        *tries = (*tries).min(1);
+    }
+    state.next = Some(next);
+}
+
+/// Where a new owner begins.
+pub(crate) fn first(state: &mut State) {
+    state.next = (state.sandbox.running.as_ref()).map(|op| steps::first(&state.sandbox, op));
+}
+
+fn write(
+    state: &State,
+    op: &Operation,
+    mut recording: Recording,
+    setup: &Setup,
+) -> Result<Taken, Violation> {
+    let mut after = state.clone();
+    match &mut recording {
+        Recording::End(Ending::Ready { secret, .. }) => *secret = Some(SecretHash([1; 32])),
+        Recording::End(Ending::StillSuspended { memory, .. })
+            if setup.flaw == Some(Flaw::OfferLostMemory) =>
+        {
+            *memory = Memory::NothingRan;
+        }
+        Recording::End(_)
+        | Recording::Intent { .. }
+        | Recording::Terminated
+        | Recording::Reattach(_)
+        | Recording::GiveUpMemory
+        | Recording::FallBack => {}
+    }
+    let writer = (op.id, op.fence);
+    let room = (others(state.full), &LIMITS);
+    let written = record(
+        &mut after.sandbox,
+        writer,
+        recording.clone(),
+        room,
+        Millis(0),
+    );
+    let Ok((recorded, rows)) = written else {
+        return Err(Invariant::LineIsServed.broken("the only owner was fenced off"));
+    };
+    for debt in &rows.debts {
+        match debt.kind {
+            DebtKind::Compute => after.compute_debt = true,
+            DebtKind::Storage => after.storage_debt = true,
+            DebtKind::Artifact => {}
+        }
+    }
+    spoil(state, &mut after, &recording, setup.flaw);
+    match recorded {
+        Recorded::Done(_) => go_on(
+            &mut after,
+            Action::Record(recording.clone()),
+            Event::Recorded,
+            setup,
+        ),
+        Recorded::Stop(stopping) => {
+            let done = Action::Record(recording.clone());
+            go_on(&mut after, done, Event::Stopped(stopping), setup);
+        }
+        Recorded::Ended { .. } => {
+            note_end(&mut after, &recording, op);
+            first(&mut after);
+        }
+    }
+    Ok(Taken {
+        state: after,
+        ended: rows.ended,
+        recording: Some(recording),
+    })
+}
+
+fn note_end(after: &mut State, recording: &Recording, op: &Operation) {
+    let Recording::End(ending) = recording else {
+        return;
+    };
+    match ending {
+        Ending::Ready { .. } => {
+            after.used = true;
+            after.unseen = false;
+        }
+        Ending::Deleted { .. } => {
+            after.abandoned |= op.verb == Verb::Delete { abandon: true };
+            after.unseen = false;
+        }
+        Ending::Suspended(_)
+        | Ending::Aborted(_)
+        | Ending::TurnedBack
+        | Ending::StillSuspended { .. }
+        | Ending::Failed { .. }
+        | Ending::NeverWas { .. }
+        | Ending::NotDeleted(_)
+        | Ending::Interrupted => {}
+    }
+}
+
+fn spoil(before: &State, after: &mut State, recording: &Recording, flaw: Option<Flaw>) {
+    match flaw {
+        Some(Flaw::DropDebt) => after.sandbox.compute_debts = 0,
+        Some(Flaw::ForgetDesired)
+            if matches!(
+                recording,
+                Recording::End(Ending::Aborted(_) | Ending::TurnedBack)
+            ) && before.sandbox.desired != Desired::Deleted =>
+        {
+            after.sandbox.desired = before.sandbox.desired;
+        }
+        Some(_) | None => {}
+    }
+}
+
+/// What comes of an action that is not a recording.
+fn perform(
+    state: &mut State,
+    action: &Action,
+    op: &Operation,
+    luck: Luck,
+    setup: &Setup,
+) -> Result<Option<Event>, Violation> {
+    let issued = state.sandbox.issued;
+    let event = match (action, luck) {
+        (Action::Call { effect, .. }, luck) => {
+            return call(state, op, *effect, luck, setup);
+        }
+        (Action::Prepare(depth), Luck::Good) => {
+            if depth.keeps_memory() && state.world.compute().is_none() {
+                Event::Refused(injected())
+            } else {
+                Event::Done
+            }
+        }
+        (Action::Pin, Luck::Good) => Event::Pinned(String::new()),
+        (Action::Prepare(_) | Action::Pin, Luck::Refused) => Event::Refused(injected()),
+
+        (Action::Quiesce, Luck::SeesStop) => match op.stopping {
+            Some(stopping) => {
+                ask_inside(state, |native| native.quiesced = true);
+                Event::Stopped(stopping)
+            }
+            None => return Ok(None),
+        },
+        (Action::Quiesce, Luck::Refused) => {
+            // The hook failed after it let nothing new in.
+            ask_inside(state, |native| native.quiesced = true);
+            Event::Refused(injected())
+        }
+        (Action::Quiesce, Luck::Good | Luck::SilentDone) => {
+            answer(ask_inside(state, |native| native.quiesced = true), luck)
+        }
+        (Action::Unquiesce(_) | Action::LiftQuiesce { .. }, Luck::Good) => {
+            if matches!(action, Action::Unquiesce(_)) && setup.flaw == Some(Flaw::ForgetUnquiesce) {
+                Event::Done
+            } else {
+                answer(lift(state), luck)
+            }
+        }
+        (Action::Detach, Luck::Good | Luck::SilentDone) => {
+            answer(ask_inside(state, |native| native.detached = true), luck)
+        }
+        (Action::Terminate, Luck::Good | Luck::SilentDone) => {
+            answer(ask_inside(state, |native| native.terminated = true), luck)
+        }
+        (Action::StartMain { .. }, Luck::Good) => {
+            answer(ask_inside(state, |native| native.main_started = true), luck)
+        }
+        (Action::Hook { .. }, Luck::Good) => Event::Done,
+        (Action::Quiesce | Action::Detach | Action::Terminate, Luck::Silent) => Event::Unreachable,
+
+        (Action::Observe { .. }, Luck::Good) => match state.world.flying {
+            // Whoever carries it out holds the lock: past the deadline nothing is known.
+            Some(_) if setup.backend == Backend::Locked => silence(setup),
+            Some(_) | None => Event::Observed(state.world.observed()),
+        },
+        (Action::Observe { .. }, Luck::Silent) => silence(setup),
+
+        (Action::Attach { .. }, Luck::Good) => match state.world.compute() {
+            None => Event::ComputeGone,
+            Some(native) if !native.frozen && !native.detached && native.credentials == issued => {
+                Event::Attached
+            }
+            Some(_) => Event::AttachTimeout,
+        },
+        (Action::Attach { .. }, Luck::Silent) => Event::AttachTimeout,
+        (
+            Action::Prepare(_)
+            | Action::Quiesce
+            | Action::Unquiesce(_)
+            | Action::Detach
+            | Action::Terminate
+            | Action::Pin
+            | Action::Observe { .. }
+            | Action::Attach { .. }
+            | Action::LiftQuiesce { .. }
+            | Action::StartMain { .. }
+            | Action::Hook { .. }
+            | Action::Record(_),
+            _,
+        ) => return Ok(None),
+    };
+    Ok(Some(event))
+}
+
+fn silence(setup: &Setup) -> Event {
+    Event::Observed(if setup.flaw == Some(Flaw::SilenceIsAbsence) {
+        Observed::Absent
+    } else {
+        Observed::Unknown
+    })
+}
+
+/// A supervisor does as asked if it is there and connected.
+fn ask_inside(state: &mut State, ask: impl FnOnce(&mut super::world::Native)) -> bool {
+    let native = state.world.live_mut().filter(|native| !native.detached);
+    let reached = native.is_some();
+    if let Some(native) = native {
+        ask(native);
+    }
+    reached
+}
+
+/// One that is not reached now is told when it is there again.
+fn lift(state: &mut State) -> bool {
+    let native = state.world.live_mut();
+    let reached = native.is_some();
+    if let Some(native) = native {
+        native.quiesced = false;
+    }
+    reached
+}
+
+const fn answer(reached: bool, luck: Luck) -> Event {
+    match (reached, luck) {
+        (true, Luck::Good) => Event::Done,
+        _ => Event::Unreachable,
+    }
+}
+
+fn call(
+    state: &mut State,
+    op: &Operation,
+    effect: EffectKind,
+    luck: Luck,
+    setup: &Setup,
+) -> Result<Option<Event>, Violation> {
+    let Some(key) = op.intent_key() else {
+        return Err(Invariant::OneLiveCompute.broken("an effect without a recorded intent"));
+    };
+    let sent = Sent {
+        effect,
+        key: Key {
+            fence: key.fence,
+            serial: key.serial,
+        },
+        incarnation: state.sandbox.issued,
+        undoing: matches!(op.verb, Verb::Suspend { .. }),
+    };
+    let held_up = setup.backend == Backend::Locked && state.world.flying.is_some();
+    let event = match luck {
+        // The lock is not to be had within the deadline.
+        Luck::Good if held_up => unknown(state, effect, setup),
+        Luck::Good => {
+            let reply = state.carry_out(sent, setup)?;
+            // It is told as often as it is asked for.
+            let left = state.world.leftover != Leftover::Nothing;
+            if left && effect == EffectKind::Suspend(Depth::Stop) {
+                state.world.leftover = Leftover::Told;
+                with_leftover(replied(reply))
+            } else {
+                replied(reply)
+            }
+        }
+        Luck::ReplyLost if !held_up => {
+            state.carry_out(sent, setup)?;
+            unknown(state, effect, setup)
+        }
+        Luck::RequestLost => unknown(state, effect, setup),
+        Luck::Late if state.world.flying.is_none() => {
+            state.world.flying = Some(sent);
+            unknown(state, effect, setup)
+        }
+        Luck::Refused if !held_up && may_refuse(state, sent) => {
+            state.world.refuse(sent.key);
+            Event::Refused(injected())
+        }
+        Luck::Leftover
+            if !held_up
+                && effect == EffectKind::Suspend(Depth::Stop)
+                && state.world.compute().is_some()
+                && (state.world.newest).is_none_or(|(newest, _)| newest <= sent.key) =>
+        {
+            let reply = state.carry_out(sent, setup)?;
+            state.world.leftover = Leftover::Told;
+            with_leftover(replied(reply))
+        }
+        Luck::ReplyLost
+        | Luck::Late
+        | Luck::Refused
+        | Luck::Leftover
+        | Luck::SeesStop
+        | Luck::Silent
+        | Luck::SilentDone => return Ok(None),
+    };
+    Ok(Some(event))
+}
+
+/// A refusal promises: of a create or start, that no compute is there; of a suspend, that it is as
+/// it was; of a resume, that nothing ran.
+fn may_refuse(state: &State, sent: Sent) -> bool {
+    let done = state.world.newest == Some((sent.key, true));
+    match sent.effect {
+        EffectKind::Create | EffectKind::Start => state.world.compute().is_none(),
+        EffectKind::Suspend(_) | EffectKind::Resume(_) => !done,
+        EffectKind::Reattach | EffectKind::Delete => true,
+    }
+}
+
+fn replied(reply: Reply) -> Event {
+    match reply {
+        Reply::Done(compute) => {
+            let mut reference = DriverReference::default();
+            if let Compute::Frozen { held } = compute {
+                reference.format = u32::try_from(held.0).unwrap_or(u32::MAX);
+            }
+            Event::Effected(Effected {
+                compute,
+                reference,
+                size_bytes: 0,
+                leftovers: Vec::new(),
+                remarks: Vec::new(),
+            })
+        }
+        Reply::Refused => Event::Refused(injected()),
+        Reply::Unknown => Event::Unknown(injected()),
+    }
+}
+
+fn with_leftover(event: Event) -> Event {
+    match event {
+        Event::Effected(effected) => Event::Effected(Effected {
+            leftovers: vec![Debt {
+                key: NO_KEY,
+                kind: DebtKind::Compute,
+                reference: String::new(),
+            }],
+            ..effected
+        }),
+        event => event,
+    }
+}
+
+fn unknown(state: &State, effect: EffectKind, setup: &Setup) -> Event {
+    if setup.flaw != Some(Flaw::AssumeSuccess) {
+        return Event::Unknown(injected());
+    }
+    let held = state.sandbox.compute.held().unwrap_or(state.sandbox.issued);
+    let issued = state.sandbox.issued;
+    replied(Reply::Done(match effect {
+        EffectKind::Create | EffectKind::Start => Compute::Live { held: issued },
+        EffectKind::Resume(_) | EffectKind::Reattach => Compute::Live { held },
+        EffectKind::Suspend(Depth::Freeze) => Compute::Frozen { held },
+        EffectKind::Suspend(Depth::Checkpoint | Depth::Stop) | EffectKind::Delete => {
+            Compute::Absent
+        }
+    }))
+}
+
+impl State {
+    pub(crate) fn carry_out(&mut self, sent: Sent, setup: &Setup) -> Result<Reply, Violation> {
+        let reply = self.world.carry_out(sent, setup.backend, setup.flaw)?;
+        if setup.flaw == Some(Flaw::StopTakesStorage)
+            && sent.effect == EffectKind::Suspend(Depth::Stop)
+        {
+            self.world.storage = false;
+        }
+        Ok(reply)
+    }
+}

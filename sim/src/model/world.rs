@@ -1,0 +1,258 @@
+//! What is really there: a backend with its storage and compute, and the effects that reach it.
+//!
+//! It keeps the driver's contract (`crates/driver`) and no more: one key is carried out once, a
+//! smaller key is refused, a refusal promises that nothing happened. Two sorts of backend differ in
+//! what protects them from an effect that is still on its way when its caller has given up.
+
+use overwinter_lifecycle::Depth;
+use overwinter_lifecycle::ids::{Fence, Incarnation, Serial};
+use overwinter_lifecycle::operation::EffectKind;
+use overwinter_lifecycle::record::Compute;
+use overwinter_lifecycle::steps::Observed;
+
+use super::flaw::Flaw;
+use super::invariant::{Invariant, Violation};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// A runtime on this host. Whoever carries out an effect holds the sandbox's lock: while one is
+    /// on its way nothing else happens and nothing can be observed. It starts whatever it is asked
+    /// to start: that no second compute comes to be is the lifecycle's merit alone.
+    Locked,
+    /// A remote backend that compares keys, and has no lock: what is on its way is not seen by an
+    /// observation and lands after a retry, or after a delete. It does not start beside compute
+    /// that it finds.
+    Fenced,
+}
+
+/// An effect's key on this sandbox; compared as a tuple.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    pub fence: Fence,
+    pub serial: Serial,
+}
+
+/// An effect as it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sent {
+    pub effect: EffectKind,
+    pub key: Key,
+    /// What it gives credentials for.
+    pub incarnation: Incarnation,
+    /// A suspend that is undone gives the same incarnation its credentials again.
+    pub undoing: bool,
+}
+
+/// One compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Native {
+    pub made_by: Key,
+    pub held: Incarnation,
+    /// What its supervisor can prove.
+    pub credentials: Incarnation,
+    pub frozen: bool,
+    /// Its supervisor refuses new work.
+    pub quiesced: bool,
+    /// Its supervisor has let go, and waits for new credentials.
+    pub detached: bool,
+    /// Its processes were ended.
+    pub terminated: bool,
+    pub main_started: bool,
+}
+
+/// What is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct World {
+    pub storage: bool,
+    /// Two, so that a second can be seen.
+    pub computes: [Option<Native>; 2],
+    /// What a stop has left behind of its compute.
+    pub leftover: Leftover,
+    /// The newest key, and whether it is settled: carried out, or refused for good.
+    pub newest: Option<(Key, bool)>,
+    /// Sent, not answered, and still to land.
+    pub flying: Option<Sent>,
+    /// The newest incarnation that credentials were given for, and by which key.
+    pub given: (Incarnation, Key),
+    /// Something ran since memory was last retained.
+    pub ran: bool,
+}
+
+/// What is left of compute that has ended and could not be removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Leftover {
+    #[default]
+    Nothing,
+    /// No answer has told of it: the driver looks for remains before it starts anything.
+    Untold,
+    /// It is a debt, and the lifecycle's to respect: nothing may be started beside it.
+    Told,
+}
+
+/// What a driver answers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// What is so now.
+    Done(Compute),
+    /// Surely nothing happened.
+    Refused,
+    /// Another's compute is in the way.
+    Unknown,
+}
+
+impl World {
+    pub fn compute(&self) -> Option<&Native> {
+        self.computes.iter().flatten().next()
+    }
+
+    fn compute_mut(&mut self) -> Option<&mut Native> {
+        self.computes.iter_mut().flatten().next()
+    }
+
+    /// The one that a supervisor runs in now.
+    pub fn live_mut(&mut self) -> Option<&mut Native> {
+        self.compute_mut().filter(|native| !native.frozen)
+    }
+
+    pub fn end_all(&mut self) {
+        self.computes = [None, None];
+    }
+
+    pub fn observed(&self) -> Observed {
+        match self.compute() {
+            None => Observed::Absent,
+            Some(native) if native.frozen => Observed::Frozen { held: native.held },
+            Some(native) => Observed::Live { held: native.held },
+        }
+    }
+
+    /// Carries out `sent`, at most once.
+    pub fn carry_out(
+        &mut self,
+        sent: Sent,
+        backend: Backend,
+        flaw: Option<Flaw>,
+    ) -> Result<Reply, Violation> {
+        let fenced = flaw != Some(Flaw::DriverSkipsTheFence);
+        if fenced && self.newest.is_some_and(|(newest, _)| sent.key < newest) {
+            return Ok(Reply::Refused);
+        }
+        let again = self.newest == Some((sent.key, true)) && flaw != Some(Flaw::DriverActsTwice);
+        let reply = self.act(sent, again, backend)?;
+        let done = again || matches!(reply, Reply::Done(_));
+        if self.newest.is_none_or(|(newest, _)| newest <= sent.key) {
+            self.newest = Some((sent.key, done));
+        }
+        Ok(reply)
+    }
+
+    /// A refusal settles its key: what of it is still on its way does not happen.
+    pub fn refuse(&mut self, key: Key) {
+        if self.newest.is_none_or(|(newest, _)| newest <= key) {
+            self.newest = Some((key, true));
+        }
+    }
+
+    fn act(&mut self, sent: Sent, again: bool, backend: Backend) -> Result<Reply, Violation> {
+        match sent.effect {
+            EffectKind::Create | EffectKind::Start if again => {
+                let Some(native) = self
+                    .computes
+                    .iter()
+                    .flatten()
+                    .find(|it| it.made_by == sent.key)
+                else {
+                    return Ok(Reply::Refused);
+                };
+                return Ok(Reply::Done(Compute::Live { held: native.held }));
+            }
+            EffectKind::Create if self.storage => return Ok(Reply::Refused),
+            EffectKind::Start if !self.storage => return Ok(Reply::Refused),
+            EffectKind::Create | EffectKind::Start => {
+                if self.compute().is_some() && backend == Backend::Fenced {
+                    return Ok(Reply::Unknown);
+                }
+                self.storage = true;
+                self.make(sent)?;
+            }
+            EffectKind::Suspend(Depth::Freeze) => {
+                if let Some(native) = self.live_mut() {
+                    native.frozen = true;
+                    self.ran = false;
+                }
+            }
+            EffectKind::Suspend(Depth::Stop) => self.end_all(),
+            EffectKind::Resume(Depth::Freeze) => {
+                if self.compute().is_none() {
+                    return Ok(Reply::Refused);
+                }
+                self.give(sent)?;
+                self.ran = true;
+                if let Some(native) = self.compute_mut() {
+                    native.frozen = false;
+                }
+            }
+            EffectKind::Reattach => {
+                if self.compute().is_none() {
+                    return Ok(Reply::Refused);
+                }
+                self.give(sent)?;
+            }
+            EffectKind::Delete => {
+                self.end_all();
+                self.leftover = Leftover::Nothing;
+                self.storage = false;
+            }
+            // Not offered: refused before anything is written.
+            EffectKind::Suspend(Depth::Checkpoint)
+            | EffectKind::Resume(Depth::Checkpoint | Depth::Stop) => return Ok(Reply::Refused),
+        }
+        Ok(Reply::Done(self.observed().compute()))
+    }
+
+    fn make(&mut self, sent: Sent) -> Result<(), Violation> {
+        if self.compute().is_some() || self.leftover == Leftover::Told {
+            return Err(Invariant::OneLiveCompute
+                .broken(format!("{} makes a second compute", sent.effect.as_str())));
+        }
+        self.note_given(sent)?;
+        self.ran = true;
+        self.leftover = Leftover::Nothing;
+        self.computes[0] = Some(Native {
+            made_by: sent.key,
+            held: sent.incarnation,
+            credentials: sent.incarnation,
+            frozen: false,
+            quiesced: false,
+            detached: false,
+            terminated: false,
+            main_started: false,
+        });
+        Ok(())
+    }
+
+    fn give(&mut self, sent: Sent) -> Result<(), Violation> {
+        self.note_given(sent)?;
+        if let Some(native) = self.compute_mut() {
+            native.credentials = sent.incarnation;
+            native.detached = false;
+        }
+        Ok(())
+    }
+
+    /// An incarnation belongs to the effect that it was first given for, and is never given again.
+    fn note_given(&mut self, sent: Sent) -> Result<(), Violation> {
+        let (newest, by) = self.given;
+        if sent.incarnation < newest
+            || (sent.incarnation == newest && by != sent.key && !sent.undoing)
+        {
+            return Err(Invariant::IncarnationsAreNew.broken(format!(
+                "{} gives incarnation {} again",
+                sent.effect.as_str(),
+                sent.incarnation
+            )));
+        }
+        self.given = (sent.incarnation, sent.key);
+        Ok(())
+    }
+}
