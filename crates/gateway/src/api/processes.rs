@@ -228,6 +228,7 @@ impl Api {
     /// The live ones, as the supervisor says, and the kept results. Looking wakes nothing.
     async fn processes(&self, id: SandboxId) -> Result<Vec<v1::ProcessInfo>, ApiError> {
         let session = self.reconciler.hub.find(id).and_then(|slot| slot.session());
+        let attached = session.is_some();
         let mut processes: Vec<v1::ProcessInfo> = match session {
             Some(session) => {
                 let live = session
@@ -241,6 +242,10 @@ impl Api {
         };
         for result in self.reconciler.store.process_results(id).await? {
             let stored = process::from_stored(&result);
+            // Whoever is inside knows best what runs.
+            if stored.running && attached {
+                continue;
+            }
             if !processes
                 .iter()
                 .any(|live| live.process_id == stored.process_id)

@@ -21,7 +21,7 @@ pub(super) struct Owned {
     pub sandbox: Sandbox,
     /// Microseconds of each action since the last recording.
     timings: Vec<(String, u64)>,
-    /// Of processes that a stop has ended, for the next recording.
+    /// What was learnt of processes, for the next recording.
     pub exits: Vec<ProcessResult>,
 }
 
@@ -128,6 +128,7 @@ async fn record(
     if let Recording::End(Ending::Ready { secret, .. }) = &mut recording {
         *secret = slot.as_ref().and_then(|slot| slot.secret());
     }
+    owned.exits.extend(reconciler.learnt.take(owned.sandbox.id));
     loop {
         let written = reconciler
             .store
@@ -206,7 +207,7 @@ impl Reconciler {
             Phase::Ready => {
                 if let Some(slot) = self.hub.find(sandbox.id) {
                     slot.open_gate();
-                    self.watch_main(sandbox, &slot);
+                    self.follow(sandbox, &slot);
                 }
             }
             // A supervisor that comes late to a failure is let in by the resume that asks for it.

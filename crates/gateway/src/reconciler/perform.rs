@@ -48,12 +48,7 @@ impl Reconciler {
             Action::Unquiesce(_) | Action::LiftQuiesce { .. } => {
                 self.unquiesce(&owned.sandbox, op, &slot).await
             }
-            Action::Detach => {
-                self.ask(op, &slot, |agent| async move {
-                    agent.detach().await.map(|_live| Event::Done)
-                })
-                .await
-            }
+            Action::Detach => self.detach(owned, op, &slot).await,
             Action::Terminate => self.terminate(owned, op, &slot).await,
             Action::Pin => {
                 match self
@@ -72,7 +67,7 @@ impl Reconciler {
             }
             Action::Observe { .. } => self.observe(&driver, &owned.sandbox, op).await,
             Action::Attach { .. } => self.attach(&driver, &owned.sandbox, op, &slot).await,
-            Action::StartMain { .. } => self.start_main(&owned.sandbox, op, &slot).await,
+            Action::StartMain { .. } => self.start_main(owned, op, &slot).await,
             Action::Hook { .. } => self.hook(&owned.sandbox, op, &slot).await,
             // The owner records; it does not perform.
             Action::Record(_) => Event::Recorded,
@@ -149,10 +144,29 @@ impl Reconciler {
     async fn unquiesce(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
         // One that redials is told when it is there, or by the hub when it comes later still.
         let _ = self.reach(sandbox, slot).await;
-        self.ask(op, slot, |agent| async move {
-            agent.unquiesce().await.map(|()| Event::Done)
-        })
-        .await
+        match self
+            .ask(op, slot, |agent| async move { agent.unquiesce().await })
+            .await
+        {
+            Ok(()) => Event::Done,
+            Err(event) => event,
+        }
+    }
+
+    async fn detach(&self, owned: &mut Owned, op: &Operation, slot: &Arc<Slot>) -> Event {
+        match self
+            .ask(op, slot, |agent| async move { agent.detach().await })
+            .await
+        {
+            // What ends them later, while nobody can ask, ends these.
+            Ok(live) => {
+                owned
+                    .exits
+                    .extend(live.iter().filter_map(|id| process::running(id)));
+                Event::Done
+            }
+            Err(event) => event,
+        }
     }
 
     async fn terminate(&self, owned: &mut Owned, op: &Operation, slot: &Arc<Slot>) -> Event {
@@ -169,7 +183,7 @@ impl Reconciler {
             Ok(Ok(results)) => {
                 owned
                     .exits
-                    .extend(results.iter().filter_map(process::to_stored));
+                    .extend(results.iter().filter_map(process::ended));
                 Event::Done
             }
             Ok(Err(error)) => {
@@ -180,27 +194,26 @@ impl Reconciler {
         }
     }
 
-    /// A call of the session that is there, within the operation's deadline for such calls.
-    async fn ask<F>(
+    /// A call of the session that is there, within the operation's deadline for such calls. What it
+    /// fails with is what there is to tell.
+    async fn ask<T, F>(
         &self,
         op: &Operation,
         slot: &Arc<Slot>,
         call: impl FnOnce(Arc<dyn Agent>) -> F + Send,
-    ) -> Event
+    ) -> Result<T, Event>
     where
-        F: Future<Output = Result<Event, AgentError>> + Send,
+        F: Future<Output = Result<T, AgentError>> + Send,
     {
-        let Some(session) = slot.session() else {
-            return Event::Unreachable;
-        };
+        let session = slot.session().ok_or(Event::Unreachable)?;
         let patience = Duration::from_millis(op.deadlines.agent_ms);
         match self.ports.within(patience, call(session.agent)).await {
-            Ok(Ok(event)) => event,
+            Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the supervisor did not do as asked");
-                Event::Unreachable
+                Err(Event::Unreachable)
             }
-            Err(_) => Event::Unreachable,
+            Err(_) => Err(Event::Unreachable),
         }
     }
 
@@ -347,7 +360,8 @@ impl Reconciler {
             .unwrap_or(Event::AttachTimeout)
     }
 
-    async fn start_main(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
+    async fn start_main(&self, owned: &mut Owned, op: &Operation, slot: &Arc<Slot>) -> Event {
+        let sandbox = &owned.sandbox;
         let start = wire::ExecStart {
             // The operation's own id: an owner that takes over starts no second one.
             process_id: op.id.to_string(),
@@ -359,16 +373,22 @@ impl Reconciler {
             }
             .into(),
         };
-        let event = self
-            .ask(op, slot, |agent| async move {
-                agent.start_process(start).await.map(|_| Event::Done)
-            })
+        let started = self
+            .ask(
+                op,
+                slot,
+                |agent| async move { agent.start_process(start).await },
+            )
             .await;
-        match event {
-            Event::Unreachable => {
+        match started {
+            Ok(info) => {
+                owned.exits.extend(process::learnt(&info));
+                Event::Done
+            }
+            Err(Event::Unreachable) => {
                 Event::DoneWith("the main process could not be started".to_owned())
             }
-            event => event,
+            Err(event) => event,
         }
     }
 

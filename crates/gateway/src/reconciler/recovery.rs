@@ -107,7 +107,7 @@ impl Reconciler {
         }
         if ready {
             slot.open_gate();
-            self.watch_main(sandbox, &slot);
+            self.follow(sandbox, &slot);
         }
     }
 }
