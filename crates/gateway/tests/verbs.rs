@@ -437,6 +437,26 @@ async fn the_same_key_with_the_same_request_is_the_same_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_delete_that_is_repeated_by_name_gives_its_answer_again_and_deletes_nobody_else() {
+    let rig = Rig::new().await;
+    rig.create("a").await;
+    let delete = || {
+        let delete = rig.client.delete("a").idempotency_key("once");
+        async move { delete.limit(PATIENCE).wait().await.unwrap() }
+    };
+    let ended = |done: overwinter_client::Done| done.operation.unwrap().id().to_owned();
+    let first = ended(delete().await);
+    assert_eq!(ended(delete().await), first);
+    // By now the name is another's.
+    rig.create("a").await;
+    assert_eq!(ended(delete().await), first);
+    assert_eq!(rig.client.get("a").await.unwrap().phase(), Phase::Ready);
+    let other = rig.client.delete("a").accept().await.unwrap();
+    assert_ne!(other.operation().unwrap().id(), first);
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_exit_of_the_main_process_is_recorded_and_changes_no_phase() {
     let rig = Rig::new().await;
     // One that ends at once, and one that is followed to its end.

@@ -10,7 +10,11 @@ use uuid::Uuid;
 
 use crate::list;
 use crate::rows::{debts, effects, operations, processes, sandboxes};
-use crate::{Changes, ListFilter, OperationFilter, ProcessResult, Receipt, Store, StoreError};
+use crate::tx::accept;
+use crate::{
+    AcceptError, Accepted, Changes, Idempotency, ListFilter, OperationFilter, ProcessResult,
+    Receipt, Store, StoreError,
+};
 
 impl Store {
     /// Sandboxes on which nothing runs and whose compute may exist: to be observed at start.
@@ -54,6 +58,20 @@ impl Store {
             Some(id) => sandboxes::get(conn, id),
             None => Ok(None),
         })
+    }
+
+    /// The answer to an earlier call with this key, whatever the name that it used stands for now.
+    /// None: there was none, or its life has ended.
+    ///
+    /// # Errors
+    /// [`AcceptError::KeyReused`]; as for every read.
+    pub async fn replay(
+        &self,
+        tenant: &str,
+        key: &Idempotency,
+        now: Millis,
+    ) -> Result<Option<Accepted>, AcceptError> {
+        self.read(|conn| Ok(accept::replay(conn, tenant, Some(key), now)))?
     }
 
     /// A page, ascending by id.
