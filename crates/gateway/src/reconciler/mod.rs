@@ -21,6 +21,7 @@ pub mod owner;
 mod perform;
 pub mod processes;
 pub mod recovery;
+mod settle;
 pub mod stock;
 pub mod waiters;
 
@@ -106,9 +107,16 @@ pub struct Reconciler {
     /// Of processes, and not written yet.
     learnt: Arc<processes::Learnt>,
     owners: Arc<Mutex<Owners>>,
-    /// Sandboxes of before this start whose driver has not recovered them yet; true: their
-    /// supervisors are awaited.
-    unrecovered: Arc<tokio::sync::Mutex<HashMap<SandboxId, bool>>>,
+    /// Sandboxes of before this start whose driver has not recovered them yet.
+    unrecovered: Arc<tokio::sync::Mutex<HashMap<SandboxId, Unrecovered>>>,
+}
+
+#[derive(Default)]
+struct Unrecovered {
+    /// Its supervisor is awaited.
+    met: bool,
+    /// Its driver is asked by one at a time.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Default)]
