@@ -12,6 +12,7 @@
 //! | [`recovery`] | after a restart: observe, and go on from the recorded step |
 //! | [`housekeeping`] | lost compute, debts, deletes that failed, old rows |
 //! | [`processes`] | what is learnt of processes, and its way into the store |
+//! | `settle` | looking until what is unknown is settled, and the time between tries |
 //! | [`stock`] | what is on the backends, held against the records |
 //! | [`waiters`] | who waits for an operation |
 

@@ -12,6 +12,7 @@ use overwinter_store::{ProcessResult, StoreError};
 use tracing::Instrument;
 
 use super::Reconciler;
+use super::settle::Times;
 
 /// How long a store that refuses is given before the same recording is tried again.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
@@ -23,6 +24,8 @@ pub(super) struct Owned {
     timings: Vec<(String, u64)>,
     /// What was learnt of processes, for the next recording.
     pub exits: Vec<ProcessResult>,
+    /// Granted anew to each owner.
+    pub times: Times,
 }
 
 /// Why an owner stops.
@@ -39,13 +42,18 @@ pub(super) async fn run(reconciler: &Reconciler, sandbox: Sandbox) {
     if let Err(error) = reconciler.ensure_recovered(&sandbox).await {
         tracing::error!(sandbox = %id, %error, "its driver could not recover it; going on by observing");
     }
+    let Some(first) = &sandbox.running else {
+        return;
+    };
     let mut owned = Owned {
+        times: reconciler.grant(&sandbox, first),
         sandbox,
         timings: Vec::new(),
         exits: Vec::new(),
     };
     while let Some(operation) = owned.sandbox.running.clone() {
         reconciler.shut_gate(id);
+        owned.times = reconciler.grant(&owned.sandbox, &operation);
         let span = tracing::info_span!(
             "operation",
             id = %operation.id,
@@ -106,7 +114,8 @@ async fn drive(reconciler: &Reconciler, owned: &mut Owned, operation: Operation)
         if let Some(running) = &owned.sandbox.running {
             current = running.clone();
         }
-        action = steps::next(&owned.sandbox, &current, done, event);
+        let deadline = reconciler.deadline(&owned.times);
+        action = steps::next(&owned.sandbox, &current, done, event, deadline);
     }
 }
 

@@ -8,8 +8,7 @@ use overwinter_api::supervisor as wire;
 use overwinter_driver::{
     Agent, AgentError, ComputeSpec, Driver, DriverError, EffectContext, PinnedImage,
 };
-use overwinter_lifecycle::ids::SandboxId;
-use overwinter_lifecycle::operation::{EffectKind, Operation, Stopping};
+use overwinter_lifecycle::operation::{EffectKind, Operation};
 use overwinter_lifecycle::record::Sandbox;
 use overwinter_lifecycle::steps::{Action, Event, Observed};
 use overwinter_lifecycle::{Fault, Reason};
@@ -20,8 +19,6 @@ use super::owner::Owned;
 use crate::dataplane::process;
 use crate::sessions::{Session, Slot};
 
-/// Between two looks at something that cannot tell its state yet; no event announces that it can.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How long a supervisor that should be there is waited for before a suspend goes on without it.
 const REDIAL_TIME: Duration = Duration::from_secs(3);
 
@@ -62,10 +59,15 @@ impl Reconciler {
                     }),
                 }
             }
-            Action::Call { effect, tries: _ } => {
-                self.call(&driver, &owned.sandbox, op, &slot, effect).await
+            Action::Call { effect, again } => {
+                if again && let Some(stopping) = self.pause(owned, &slot).await {
+                    return Event::Stopped(stopping);
+                }
+                let event = self.call(&driver, &owned.sandbox, op, &slot, effect).await;
+                self.note_request(owned, &event);
+                event
             }
-            Action::Observe { .. } => self.observe(&driver, &owned.sandbox, op).await,
+            Action::Observe { after, .. } => self.observe(&driver, owned, op, after, &slot).await,
             Action::Attach { .. } => self.attach(&driver, &owned.sandbox, op, &slot).await,
             Action::StartMain { .. } => self.start_main(owned, op, &slot).await,
             Action::Hook { .. } => self.hook(&owned.sandbox, op, &slot).await,
@@ -109,24 +111,6 @@ impl Reconciler {
                 Event::Refused(Fault::new(Reason::HookFailed, message))
             }
             Ok(Err(AgentError::Gone | AgentError::TimedOut)) | Err(_) => Event::Unreachable,
-        }
-    }
-
-    /// Waits until the running operation is to stop at its next boundary.
-    async fn stopping(&self, id: SandboxId, slot: &Arc<Slot>) -> Stopping {
-        loop {
-            let seen = slot.stop_requests();
-            match self.store.get(id).await {
-                Ok(found) => {
-                    let running = found.and_then(|sandbox| sandbox.running);
-                    if let Some(stopping) = running.and_then(|op| op.stopping) {
-                        return stopping;
-                    }
-                }
-                // It is seen at the next recording at the latest.
-                Err(error) => tracing::error!(%error, "the record cannot be read"),
-            }
-            slot.stop_requested(seen).await;
         }
     }
 
@@ -297,32 +281,6 @@ impl Reconciler {
                 format!("the driver did not answer within {:?}", ctx.deadline),
             )),
         }
-    }
-
-    /// Looks until the driver can tell, or the deadline has passed.
-    async fn observe(&self, driver: &Arc<dyn Driver>, sandbox: &Sandbox, op: &Operation) -> Event {
-        let patience = Duration::from_millis(op.deadlines.effect_ms);
-        let settled = async {
-            loop {
-                match driver.observe(sandbox.id).await {
-                    Ok(seen) => match seen.observed {
-                        Observed::InTransition | Observed::Unknown => {}
-                        settled @ (Observed::Absent
-                        | Observed::Stopped
-                        | Observed::Live { .. }
-                        | Observed::Frozen { .. }) => return settled,
-                    },
-                    Err(error) => tracing::warn!(%error, "cannot be observed"),
-                }
-                self.ports.clock.sleep(LOOK_AGAIN).await;
-            }
-        };
-        Event::Observed(
-            self.ports
-                .within(patience, settled)
-                .await
-                .unwrap_or(Observed::Unknown),
-        )
     }
 
     /// Waits for the supervisor, and no longer than its compute lives.
