@@ -31,15 +31,21 @@ pub struct DeadlinesConfig {
     pub attach_ms: Option<u64>,
     /// One call of the supervisor. Default: 10,000.
     pub agent_ms: Option<u64>,
+    /// The whole operation: past it nothing is tried again. Default: twice `effect_ms`.
+    pub operation_ms: Option<u64>,
 }
 
 impl From<DeadlinesConfig> for Deadlines {
     fn from(config: DeadlinesConfig) -> Self {
         let default = Self::default();
+        let effect_ms = config.effect_ms.unwrap_or(default.effect_ms);
         Self {
-            effect_ms: config.effect_ms.unwrap_or(default.effect_ms),
+            effect_ms,
             attach_ms: config.attach_ms.unwrap_or(default.attach_ms),
             agent_ms: config.agent_ms.unwrap_or(default.agent_ms),
+            operation_ms: config
+                .operation_ms
+                .unwrap_or_else(|| effect_ms.saturating_mul(2)),
         }
     }
 }

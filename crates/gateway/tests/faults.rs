@@ -6,6 +6,7 @@ mod support;
 
 use std::time::Duration;
 
+use overwinter_client::raw::ExitCause::{EXIT_CAUSE_LOST, EXIT_CAUSE_OWN};
 use overwinter_client::{Achieved, Depth, Phase};
 use overwinter_driver::DriverError;
 use overwinter_driver::testkit::{CallKind, Fault, Late};
@@ -183,6 +184,50 @@ async fn running_compute_that_is_gone_is_a_failure_and_a_resume_brings_the_stora
             .size,
         4
     );
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ran_in_compute_that_is_gone_is_lost_and_what_had_ended_keeps_its_result() {
+    let rig = Rig::new().await;
+    let id = sandbox_id(rig.create("a").await.id());
+    let start = |command: [&'static str; 2]| {
+        let command = rig.client.command("a", command);
+        async move { command.exec().await.unwrap() }
+    };
+    let mut ended = start(["exit", "7"]).await;
+    assert_eq!(ended.wait().await.unwrap().code, 7);
+    let frozen = start(["sleep", "60000"]).await;
+    rig.client
+        .suspend("a")
+        .depth(Depth::Freeze)
+        .wait()
+        .await
+        .unwrap();
+    rig.client.resume("a").wait().await.unwrap();
+    let awake = start(["sleep", "60000"]).await;
+    let mut watch = rig.client.watch(Some("a".into()), 0).await.unwrap();
+    assert!(rig.world.kill(id));
+    let failed = watch.until(|sandbox| sandbox.phase() == Phase::Failed);
+    let failed = tokio::time::timeout(PATIENCE, failed).await.unwrap();
+    failed.unwrap().unwrap();
+    for (process, cause, code) in [
+        (ended.process_id(), EXIT_CAUSE_OWN, 7),
+        (frozen.process_id(), EXIT_CAUSE_LOST, -1),
+        (awake.process_id(), EXIT_CAUSE_LOST, -1),
+    ] {
+        let kept = rig.client.process("a", process).await.unwrap();
+        assert!(!kept.running);
+        assert_eq!(
+            (kept.exit.cause, kept.exit.code),
+            (cause.into(), code),
+            "{kept:?}"
+        );
+    }
+    // A cold start does not bring them back, and does not change what is known.
+    rig.client.resume("a").limit(PATIENCE).wait().await.unwrap();
+    let kept = rig.client.process("a", frozen.process_id()).await.unwrap();
+    assert_eq!(kept.exit.cause, EXIT_CAUSE_LOST);
     rig.sound();
 }
 

@@ -6,6 +6,7 @@ mod support;
 
 use std::time::Duration;
 
+use overwinter_client::raw::ExitCause::EXIT_CAUSE_SUSPENSION;
 use overwinter_client::{Achieved, Depth, Disposition, ExecEvent, Phase};
 use overwinter_driver::testkit::{CallKind, Fault};
 use overwinter_lifecycle::ids::SandboxId;
@@ -269,6 +270,35 @@ async fn a_stop_tags_what_it_ended_and_keeps_the_results() {
     assert_eq!(exit.cause, overwinter_client::ExitCause::Suspension);
     let kept = rig.client.process("a", long.process_id()).await.unwrap();
     assert!(!kept.running);
+    assert_eq!(kept.command, ["sleep", "60000"]);
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_freeze_halts_is_known_while_it_sleeps_and_ends_when_that_is_deepened() {
+    let rig = Rig::new().await;
+    rig.create("a").await;
+    let long = rig.client.command("a", ["sleep", "60000"]);
+    let long = long.exec().await.unwrap().process_id().to_owned();
+    let process = || async { rig.client.process("a", &long).await.unwrap() };
+    rig.client
+        .suspend("a")
+        .depth(Depth::Freeze)
+        .wait()
+        .await
+        .unwrap();
+    let halted = process().await;
+    assert!(halted.running && halted.exit.as_option().is_none());
+    rig.client
+        .suspend("a")
+        .depth(Depth::Stop)
+        .limit(PATIENCE)
+        .wait()
+        .await
+        .unwrap();
+    let ended = process().await;
+    assert!(!ended.running);
+    assert_eq!(ended.exit.cause, EXIT_CAUSE_SUSPENSION);
     rig.sound();
 }
 
@@ -403,6 +433,26 @@ async fn the_same_key_with_the_same_request_is_the_same_call() {
     assert_eq!(first.id(), again.id());
     let other = create("y").wait().await.unwrap_err();
     assert_eq!(other.reason(), "IDEMPOTENCY_KEY_REUSED");
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delete_that_is_repeated_by_name_gives_its_answer_again_and_deletes_nobody_else() {
+    let rig = Rig::new().await;
+    rig.create("a").await;
+    let delete = || {
+        let delete = rig.client.delete("a").idempotency_key("once");
+        async move { delete.limit(PATIENCE).wait().await.unwrap() }
+    };
+    let ended = |done: overwinter_client::Done| done.operation.unwrap().id().to_owned();
+    let first = ended(delete().await);
+    assert_eq!(ended(delete().await), first);
+    // By now the name is another's.
+    rig.create("a").await;
+    assert_eq!(ended(delete().await), first);
+    assert_eq!(rig.client.get("a").await.unwrap().phase(), Phase::Ready);
+    let other = rig.client.delete("a").accept().await.unwrap();
+    assert_ne!(other.operation().unwrap().id(), first);
     rig.sound();
 }
 

@@ -212,6 +212,14 @@ pub struct Deadlines {
     pub attach_ms: u64,
     /// For one call of the supervisor.
     pub agent_ms: u64,
+    /// For the whole: past it no effect is tried again. What is unknown is still settled by looking.
+    #[serde(default = "default_operation_ms")]
+    pub operation_ms: u64,
+}
+
+/// Of operations that were recorded before there was such a deadline.
+const fn default_operation_ms() -> u64 {
+    120_000
 }
 
 impl Default for Deadlines {
@@ -220,6 +228,7 @@ impl Default for Deadlines {
             effect_ms: 60_000,
             attach_ms: 20_000,
             agent_ms: 10_000,
+            operation_ms: default_operation_ms(),
         }
     }
 }

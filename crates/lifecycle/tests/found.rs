@@ -15,7 +15,7 @@ use overwinter_lifecycle::record::{
     Compute, Debt, DebtKind, Desired, DriverReference, Failure, Retained, RetainedStatus, Sandbox,
 };
 use overwinter_lifecycle::recording::{Ending, Memory, Recording, SecretHash, record};
-use overwinter_lifecycle::steps::{self, Action, Effected, Event, Observed};
+use overwinter_lifecycle::steps::{self, Action, Deadline, Effected, Event, Look, Observed};
 use overwinter_lifecycle::{Depth, Fault, Name, Phase, Reason};
 use uuid::Uuid;
 
@@ -116,18 +116,22 @@ fn a_tombstone_is_not_deleted_again() {
     }
 }
 
+fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event) -> Action {
+    steps::next(sandbox, op, done, event, Deadline::Ahead)
+}
+
 /// The owner before had quiesced it. Without the inverse it would be Ready and refuse all work.
 #[test]
 fn a_suspend_that_is_refused_after_a_restart_lets_work_in_again() {
     let (sandbox, mut op) = running(ready(), suspend(Depth::Freeze));
     let refused = || Event::Refused(Fault::new(Reason::DriverRejected, "no"));
-    let first = steps::next(&sandbox, &op, Action::Prepare(Depth::Freeze), refused());
+    let first = next(&sandbox, &op, Action::Prepare(Depth::Freeze), refused());
     assert!(matches!(
         first,
         Action::Record(Recording::End(Ending::Aborted(_)))
     ));
     op.attempt = 2;
-    let again = steps::next(&sandbox, &op, Action::Prepare(Depth::Freeze), refused());
+    let again = next(&sandbox, &op, Action::Prepare(Depth::Freeze), refused());
     let Action::Unquiesce(ending) = again else {
         panic!("{again:?}");
     };
@@ -135,7 +139,7 @@ fn a_suspend_that_is_refused_after_a_restart_lets_work_in_again() {
     // Who sleeps is not spoken to.
     let (asleep, mut deepening) = running(frozen(), suspend(Depth::Stop));
     deepening.attempt = 2;
-    let quietly = steps::next(&asleep, &deepening, Action::Prepare(Depth::Stop), refused());
+    let quietly = next(&asleep, &deepening, Action::Prepare(Depth::Stop), refused());
     assert!(matches!(
         quietly,
         Action::Record(Recording::End(Ending::Aborted(_)))
@@ -148,7 +152,7 @@ fn what_a_stop_leaves_behind_is_removed_before_a_start() {
     let (mut sandbox, op) = running(frozen(), Verb::Start);
     let call = Action::Call {
         effect: EffectKind::Suspend(Depth::Stop),
-        tries: 0,
+        again: false,
     };
     let key = EffectKey {
         sandbox: sandbox.id,
@@ -167,7 +171,7 @@ fn what_a_stop_leaves_behind_is_removed_before_a_start() {
         leftovers: vec![leftover.clone()],
         remarks: Vec::new(),
     };
-    let next = steps::next(&sandbox, &op, call, Event::Effected(effected));
+    let next = next(&sandbox, &op, call, Event::Effected(effected));
     let Action::Record(end @ Recording::End(Ending::StillSuspended { .. })) = next else {
         panic!("{next:?}");
     };
@@ -188,30 +192,35 @@ fn what_a_stop_leaves_behind_is_removed_before_a_start() {
 #[test]
 fn a_stop_is_asked_again_until_it_answers() {
     let stop = EffectKind::Suspend(Depth::Stop);
-    let after = |sandbox, verb, tries| {
+    let after = |sandbox, verb, look, deadline| {
         let (sandbox, op) = running(sandbox, verb);
-        let look = Action::Observe {
+        let observe = Action::Observe {
             after: Some(stop),
-            tries,
-            why: None,
+            look,
         };
-        steps::next(&sandbox, &op, look, Event::Observed(Observed::Absent))
+        let absent = Event::Observed(Observed::Absent);
+        steps::next(&sandbox, &op, observe, absent, deadline)
     };
-    for tries in 0..3 {
+    for look in [Look::First, Look::Called(None)] {
         for (sandbox, verb) in [(ready(), suspend(Depth::Stop)), (frozen(), Verb::Start)] {
-            let again = after(sandbox, verb, tries);
+            let again = after(sandbox, verb, look.clone(), Deadline::Ahead);
             assert!(
                 matches!(again, Action::Call { effect, .. } if effect == stop),
                 "{again:?}"
             );
         }
     }
-    let asleep = after(ready(), suspend(Depth::Stop), 3);
+    let asleep = after(
+        ready(),
+        suspend(Depth::Stop),
+        Look::Called(None),
+        Deadline::Up,
+    );
     assert!(matches!(
         asleep,
         Action::Record(Recording::End(Ending::Suspended(_)))
     ));
-    let starts = after(frozen(), Verb::Start, 3);
+    let starts = after(frozen(), Verb::Start, Look::Called(None), Deadline::Up);
     assert!(matches!(
         starts,
         Action::Record(Recording::Intent {
@@ -227,9 +236,9 @@ fn memory_that_never_was_ready_has_its_main_process_still_to_start() {
     let main = |sandbox: Sandbox| {
         let (sandbox, op) = running(sandbox, RESUME);
         let attach = Action::Attach { held: HELD };
-        let lift = steps::next(&sandbox, &op, attach, Event::Attached);
+        let lift = next(&sandbox, &op, attach, Event::Attached);
         assert_eq!(lift, Action::LiftQuiesce { held: HELD });
-        steps::next(&sandbox, &op, lift, Event::Done)
+        next(&sandbox, &op, lift, Event::Done)
     };
     let new = Sandbox {
         secret: None,
@@ -253,10 +262,9 @@ fn what_a_stop_has_begun_to_end_is_not_resumed_but_started_anew() {
     // Unseen, it is still that.
     let look = Action::Observe {
         after: Some(EffectKind::Suspend(Depth::Stop)),
-        tries: 0,
-        why: None,
+        look: Look::First,
     };
-    let unseen = steps::next(&sandbox, &op, look, Event::Observed(Observed::Unknown));
+    let unseen = next(&sandbox, &op, look, Event::Observed(Observed::Unknown));
     let Action::Record(Recording::End(Ending::Failed { fault, compute })) = unseen else {
         panic!("{unseen:?}");
     };
@@ -282,10 +290,9 @@ fn only_a_stop_that_fails_is_a_stop_that_failed() {
         let (sandbox, op) = running(ready(), suspend(depth));
         let look = Action::Observe {
             after: Some(EffectKind::Suspend(depth)),
-            tries: 1,
-            why: None,
+            look: Look::Called(None),
         };
-        let next = steps::next(&sandbox, &op, look, Event::Observed(Observed::Unknown));
+        let next = next(&sandbox, &op, look, Event::Observed(Observed::Unknown));
         let Action::Record(Recording::End(Ending::Failed { fault, .. })) = next else {
             panic!("{next:?}");
         };

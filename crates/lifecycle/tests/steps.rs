@@ -11,8 +11,8 @@ use overwinter_lifecycle::config::{Config, Spec};
 use overwinter_lifecycle::ids::{EffectKey, Incarnation, Millis, OperationId, SandboxId};
 use overwinter_lifecycle::operation::{EffectKind, Operation, Outcome, Verb};
 use overwinter_lifecycle::record::{Compute, Desired, DriverReference, RetainedStatus, Sandbox};
-use overwinter_lifecycle::recording::{Recorded, record};
-use overwinter_lifecycle::steps::{self, Action, Effected, Event, Observed};
+use overwinter_lifecycle::recording::{Ending, Recorded, Recording, record};
+use overwinter_lifecycle::steps::{self, Action, Deadline, Effected, Event, Look, Observed};
 use overwinter_lifecycle::{Depth, Fault, Name, Phase, Reason};
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -154,7 +154,9 @@ fn settle(sandbox: &mut Sandbox, world: &mut World) {
     while let Some(op) = sandbox.running.clone() {
         let writer = (op.id, op.fence);
         let mut action = steps::first(sandbox, &op);
-        let mut actions = 0;
+        let (mut actions, mut again) = (0, 0);
+        // Time passes with each try; how much there is of it is luck as well.
+        let time = u32::from(world.roll() / 64);
         while let Some(running) = sandbox.running.as_mut().filter(|op| op.id == writer.0) {
             actions += 1;
             assert!(
@@ -167,6 +169,10 @@ fn settle(sandbox: &mut Sandbox, world: &mut World) {
                 running.attempt += 1;
                 let running = running.clone();
                 action = steps::first(sandbox, &running);
+                again = 0;
+            }
+            if matches!(action, Action::Call { again: true, .. }) {
+                again += 1;
             }
             let done = action.clone();
             let event = match action {
@@ -187,9 +193,101 @@ fn settle(sandbox: &mut Sandbox, world: &mut World) {
                 }
             };
             let running = sandbox.running.clone().unwrap();
-            action = steps::next(sandbox, &running, done, event);
+            let deadline = if again > time {
+                Deadline::Up
+            } else {
+                Deadline::Ahead
+            };
+            action = steps::next(sandbox, &running, done, event, deadline);
         }
     }
+}
+
+/// A create under way whose effect was called, and nobody can tell what came of it.
+fn created_unknown() -> (Sandbox, Operation) {
+    let id = SandboxId(Uuid::from_u128(7));
+    let (spec, config) = (Spec::default(), Config::default());
+    let name = Name::parse("a").unwrap();
+    let mut sandbox = Sandbox::new(id, "default", name, spec, config, Millis(0));
+    let create = Operation::new(
+        OperationId(Uuid::from_u128(1)),
+        id,
+        Verb::Create,
+        "test",
+        Millis(0),
+    );
+    let (others, limits) = (Usage::default(), Limits::default());
+    begin(&mut sandbox, create, others, &limits, Millis(0));
+    let op = sandbox.running.clone().unwrap();
+    let pinned = Event::Pinned("sha256:0".to_owned());
+    let first = steps::first(&sandbox, &op);
+    let Action::Record(intent) = steps::next(&sandbox, &op, first, pinned, Deadline::Ahead) else {
+        panic!("no intent")
+    };
+    let writer = (op.id, op.fence);
+    record(&mut sandbox, writer, intent, (others, &limits), Millis(0)).unwrap();
+    let op = sandbox.running.clone().unwrap();
+    (sandbox, op)
+}
+
+#[test]
+fn a_create_of_which_nobody_can_tell_stays_creating_until_it_is_settled() {
+    let (sandbox, op) = created_unknown();
+    let effect = EffectKind::Create;
+    let unknown = Event::Unknown(injected());
+    let called = Action::Call {
+        effect,
+        again: false,
+    };
+    let mut action = steps::next(&sandbox, &op, called, unknown, Deadline::Ahead);
+    for seen in [Observed::Unknown, Observed::InTransition, Observed::Unknown] {
+        let event = Event::Observed(seen);
+        action = steps::next(&sandbox, &op, action, event, Deadline::Up);
+        assert!(matches!(action, Action::Observe { .. }), "{action:?}");
+    }
+    assert_eq!(sandbox.phase(), Phase::Creating);
+    let settled = |seen, deadline| {
+        let event = Event::Observed(seen);
+        steps::next(&sandbox, &op, action.clone(), event, deadline)
+    };
+    let held = Incarnation(1);
+    assert_eq!(
+        settled(Observed::Live { held }, Deadline::Up),
+        Action::Attach { held }
+    );
+    let again = Action::Call {
+        effect,
+        again: true,
+    };
+    assert_eq!(settled(Observed::Absent, Deadline::Ahead), again);
+    assert!(matches!(
+        settled(Observed::Absent, Deadline::Up),
+        Action::Record(Recording::End(Ending::NeverWas { .. }))
+    ));
+}
+
+#[test]
+fn no_number_of_tries_ends_an_operation_before_its_deadline() {
+    let (sandbox, op) = created_unknown();
+    let effect = EffectKind::Create;
+    let mut action = Action::Observe {
+        after: Some(effect),
+        look: Look::First,
+    };
+    for _ in 0..1_000 {
+        let absent = Event::Observed(Observed::Absent);
+        let call = steps::next(&sandbox, &op, action, absent, Deadline::Ahead);
+        assert!(matches!(call, Action::Call { .. }), "{call:?}");
+        let unknown = Event::Unknown(injected());
+        action = steps::next(&sandbox, &op, call, unknown, Deadline::Ahead);
+    }
+    // It says what it failed with.
+    let absent = Event::Observed(Observed::Absent);
+    let end = steps::next(&sandbox, &op, action, absent, Deadline::Up);
+    let Action::Record(Recording::End(Ending::NeverWas { fault, .. })) = end else {
+        panic!("{end:?}")
+    };
+    assert_eq!(fault.message, "injected");
 }
 
 /// What the record says is what is there.

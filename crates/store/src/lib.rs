@@ -10,6 +10,7 @@ mod list;
 mod open;
 mod options;
 mod readers;
+mod reads;
 mod records;
 mod reserve;
 mod rows;

@@ -1,33 +1,29 @@
-//! The handle: each method one transaction, or one read.
+//! The handle, and what writes: each method one transaction. What only reads is in [`crate::reads`].
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use overwinter_lifecycle::Name;
 use overwinter_lifecycle::admission::Request;
 use overwinter_lifecycle::ids::{Fence, Incarnation, Millis, OperationId, SandboxId};
-use overwinter_lifecycle::operation::Operation;
 use overwinter_lifecycle::record::{Compute, Debt, MainExit, Sandbox};
 use overwinter_lifecycle::recording::Recording;
 use rusqlite::Connection;
 use tokio::sync::watch;
-use uuid::Uuid;
 
 use crate::core::{Counters, Job, Tx, Urgency};
 use crate::error::Failure;
 use crate::readers::{Readers, snapshot};
 use crate::records::Records;
-use crate::rows::{debts, effects, idempotency, operations, processes, sandboxes};
+use crate::rows::{debts, idempotency, processes};
 use crate::tx::record::Record;
 use crate::tx::{accept, record, sweep, upkeep};
 use crate::writer::Writer;
 use crate::{
-    Accept, AcceptError, Accepted, Changes, ListFilter, Meta, NewSandbox, OperationFilter,
-    ProcessResult, Receipt, Stats, StoreError, StoreOptions, Swept, UpdateConfig, Written,
+    Accept, AcceptError, Accepted, Meta, NewSandbox, ProcessResult, Stats, StoreError,
+    StoreOptions, Swept, UpdateConfig, Written,
 };
-use crate::{label, list, open};
+use crate::{label, open};
 
 /// The durable store. Cheap to clone; closed when the last clone is dropped.
 #[derive(Clone)]
@@ -118,7 +114,7 @@ impl Store {
     }
 
     /// One durable step of the running operation (`id`, `fence`), with the microseconds that its
-    /// steps took since the last recording and the processes that ended, all in one commit.
+    /// steps took since the last recording and what was learnt of processes, all in one commit.
     /// `exits` are kept even where the answer is [`Recorded::Stop`].
     ///
     /// [`Recorded::Stop`]: overwinter_lifecycle::recording::Recorded::Stop
@@ -191,19 +187,19 @@ impl Store {
         .await
     }
 
-    /// Keeps what became of processes: the newest 1,000 of a sandbox, for a day. The first result
-    /// of a process is the one that stays.
+    /// Keeps what was learnt of processes, of each sandbox the newest 1,000 and ended ones for a
+    /// day. The first end of a process is the one that stays. What runs in a sandbox without compute
+    /// is lost. A sandbox that is not there any more has no processes.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`].
-    pub async fn save_exits(
+    /// What the disk says.
+    pub async fn save_processes(
         &self,
-        sandbox: SandboxId,
-        exits: Vec<ProcessResult>,
+        learnt: Vec<(SandboxId, Vec<ProcessResult>)>,
+        now: Millis,
     ) -> Result<(), StoreError> {
         self.write(label::EXITS, Urgency::Ordinary, move |tx| {
-            sandboxes::load(tx, sandbox)?;
-            processes::save(tx, sandbox, &exits)
+            upkeep::save_processes(tx, &learnt, now)
         })
         .await
     }
@@ -269,157 +265,10 @@ impl Store {
         })
     }
 
-    /// Sandboxes on which nothing runs and whose compute may exist: to be observed at start.
-    ///
-    /// # Errors
-    /// As for every read: what the disk says.
-    pub async fn awake(&self) -> Result<Vec<SandboxId>, StoreError> {
-        self.read(list::awake)
-    }
-
-    /// The drivers that any living record names.
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn drivers_in_use(&self) -> Result<Vec<String>, StoreError> {
-        self.read(list::drivers_in_use)
-    }
-
-    /// Sandboxes to be deleted on which nothing runs: to be tried again.
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn deleting_idle(&self) -> Result<Vec<SandboxId>, StoreError> {
-        self.read(list::deleting_idle)
-    }
-
-    /// By id, tombstones too.
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn get(&self, id: SandboxId) -> Result<Option<Sandbox>, StoreError> {
-        match self.inner.records.get(id) {
-            Some(known) => Ok(Some(Sandbox::clone(&known))),
-            None => self.read(|conn| sandboxes::get(conn, id)),
-        }
-    }
-
-    /// By name, among those that hold theirs.
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn find(&self, tenant: &str, name: &Name) -> Result<Option<Sandbox>, StoreError> {
-        let found = match self.read(|conn| sandboxes::holder(conn, tenant, name))? {
-            Some(id) => self.get(id).await?,
-            None => None,
-        };
-        // It may have gone in between.
-        Ok(found.filter(Sandbox::holds_name))
-    }
-
-    /// A page, ascending by id.
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn list(&self, filter: ListFilter) -> Result<Vec<Sandbox>, StoreError> {
-        self.read(|conn| list::list(conn, &filter))
-    }
-
-    /// How many are in each phase ([`overwinter_lifecycle::Phase::as_str`]), tombstones too; of one
-    /// tenant or of all.
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn count_by_phase(
-        &self,
-        tenant: Option<&str>,
-    ) -> Result<BTreeMap<String, u64>, StoreError> {
-        self.read(|conn| list::count_by_phase(conn, tenant))
-    }
-
-    /// What changed after `seq`: at most `limit` sandboxes.
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn changes_since(&self, seq: u64, limit: usize) -> Result<Changes, StoreError> {
-        self.read(|conn| list::changes_since(conn, seq, limit))
-    }
-
     /// The number of the newest change, updated after each commit that changed a sandbox.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.inner.newest.subscribe()
-    }
-
-    /// By id.
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn operation(&self, id: OperationId) -> Result<Option<Operation>, StoreError> {
-        self.read(|conn| operations::get(conn, id))
-    }
-
-    /// A page, newest first.
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn operations(&self, filter: OperationFilter) -> Result<Vec<Operation>, StoreError> {
-        self.read(|conn| operations::list(conn, &filter))
-    }
-
-    /// Newest first.
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn process_results(
-        &self,
-        sandbox: SandboxId,
-    ) -> Result<Vec<ProcessResult>, StoreError> {
-        self.read(|conn| processes::all(conn, sandbox))
-    }
-
-    /// Of one process.
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn process_result(
-        &self,
-        sandbox: SandboxId,
-        process: Uuid,
-    ) -> Result<Option<ProcessResult>, StoreError> {
-        self.read(|conn| processes::get(conn, sandbox, process))
-    }
-
-    /// The effect with the highest (fence, serial).
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn newest_receipt(&self, sandbox: SandboxId) -> Result<Option<Receipt>, StoreError> {
-        self.read(|conn| effects::newest(conn, sandbox))
-    }
-
-    /// All of a sandbox, ascending by (fence, serial).
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn receipts(&self, sandbox: SandboxId) -> Result<Vec<Receipt>, StoreError> {
-        self.read(|conn| effects::all(conn, sandbox))
-    }
-
-    /// Debts that are due, the longest due first.
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn debts_due(&self, now: Millis, limit: usize) -> Result<Vec<Debt>, StoreError> {
-        self.read(|conn| debts::due(conn, now, limit))
-    }
-
-    /// How many debts there are, due or not; of one sandbox or of all.
-    ///
-    /// # Errors
-    /// As for every read.
-    pub async fn debt_count(&self, sandbox: Option<SandboxId>) -> Result<u64, StoreError> {
-        self.read(|conn| debts::count(conn, sandbox))
     }
 
     /// What the store is.
@@ -447,7 +296,11 @@ impl Store {
             .unwrap_or_else(|_| Err(StoreError::Closed.into()))
     }
 
-    fn read<T>(
+    pub(crate) fn record_in_memory(&self, id: SandboxId) -> Option<Arc<Sandbox>> {
+        self.inner.records.get(id)
+    }
+
+    pub(crate) fn read<T>(
         &self,
         query: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {

@@ -91,13 +91,24 @@ pub struct Written {
     pub ended: Vec<Operation>,
 }
 
-/// What is remembered of a process that has ended.
+/// What is remembered of a process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessResult {
     pub process: Uuid,
-    pub exited_at: Millis,
-    /// The gateway's own; opaque here.
+    /// None: it has not ended, as far as is known.
+    pub exited_at: Option<Millis>,
+    /// The gateway's own; opaque here but for [`Self::CAUSE`].
     pub body: serde_json::Value,
+}
+
+impl ProcessResult {
+    /// The key of the body that says why it ended. Written here where a transaction ends the
+    /// processes of a sandbox.
+    pub const CAUSE: &str = "cause";
+    /// A suspension ended it.
+    pub const SUSPENSION: &str = "suspension";
+    /// Its compute went away.
+    pub const LOST: &str = "lost";
 }
 
 /// A change of what may change. None leaves a part as it is.

@@ -13,7 +13,7 @@ use overwinter_lifecycle::ids::{OperationId, SandboxId};
 use overwinter_lifecycle::operation::{EffectKind, Outcome, Step};
 use overwinter_lifecycle::record::{Compute, Debt, DebtKind, Desired, DriverReference, Sandbox};
 use overwinter_lifecycle::recording::Recorded;
-use overwinter_lifecycle::steps::{self, Action, Effected, Event, Observed};
+use overwinter_lifecycle::steps::{self, Action, Deadline, Effected, Event, Observed};
 use overwinter_store::{AcceptError, ListFilter, OperationFilter, Store, StoreOptions, WriterKind};
 use proptest::prelude::*;
 use support::*;
@@ -208,7 +208,12 @@ impl World {
         };
         let sandbox = self.get(id).await;
         if let Some(op) = &sandbox.running {
-            let next = steps::next(&sandbox, op, action, event);
+            let deadline = if luck.is_multiple_of(2) {
+                Deadline::Ahead
+            } else {
+                Deadline::Up
+            };
+            let next = steps::next(&sandbox, op, action, event, deadline);
             self.owners.insert(id, next);
         }
     }

@@ -170,11 +170,14 @@ async fn a_sweep_forgets_what_has_had_its_time_and_nothing_else() {
     let results = (0..1005)
         .map(|age| ProcessResult {
             process: Uuid::now_v7(),
-            exited_at: Millis(NOW.0 - age),
+            exited_at: Some(Millis(NOW.0 - age)),
             body: serde_json::json!(age),
         })
         .collect();
-    store.save_exits(living.id, results).await.unwrap();
+    store
+        .save_processes(vec![(living.id, results)], NOW)
+        .await
+        .unwrap();
     let kept = store.process_results(living.id).await.unwrap();
     assert_eq!(
         (kept.len(), &kept[999].body),

@@ -46,7 +46,7 @@ async fn a_suspend_is_finished_by_the_process_that_comes_after_the_one_that_bega
 
     let exit = ProcessResult {
         process: Uuid::now_v7(),
-        exited_at: NOW,
+        exited_at: Some(NOW),
         body: serde_json::json!({"signal": 15, "why": "suspension"}),
     };
     let terminated = store

@@ -8,7 +8,7 @@ use overwinter_lifecycle::ids::{
 use overwinter_lifecycle::operation::{Operation, Stopping};
 use overwinter_lifecycle::record::{Compute, DriverReference, RetainedStatus};
 use overwinter_lifecycle::recording::{Asleep, Ending, Recording};
-use overwinter_lifecycle::steps::{Action, Observed};
+use overwinter_lifecycle::steps::{Action, Look, Observed};
 
 use super::state::{ENDED, RUNNING, State, WAITING};
 use super::world::Key;
@@ -86,7 +86,8 @@ fn drop_words_of(action: &mut Action) {
     let silence = |fault: &mut Fault| fault.message = String::new();
     match action {
         Action::Observe {
-            why: Some(fault), ..
+            look: Look::Called(Some(fault)) | Look::Refused(fault),
+            ..
         }
         | Action::Record(Recording::Reattach(fault)) => {
             silence(fault);
@@ -101,7 +102,10 @@ fn drop_words_of(action: &mut Action) {
         | Action::Terminate
         | Action::Pin
         | Action::Call { .. }
-        | Action::Observe { why: None, .. }
+        | Action::Observe {
+            look: Look::First | Look::Called(None) | Look::Spent,
+            ..
+        }
         | Action::Attach { .. }
         | Action::LiftQuiesce { .. }
         | Action::StartMain { .. }

@@ -13,8 +13,8 @@ pub enum Flaw {
     ReuseIncarnation,
     /// The backend carries out what a higher key has overtaken.
     DriverSkipsTheFence,
-    /// The backend carries out one key twice.
-    DriverActsTwice,
+    /// What is seen is believed while a request whose reply was lost may still be carried out.
+    BelieveTooSoon,
     /// A verb replaces a waiting delete.
     ReplaceDelete,
     /// A backend that does not answer is taken for an empty one.
@@ -54,7 +54,7 @@ impl Flaw {
             Self::AssumeSuccess => &[I::OneLiveCompute, I::RecordIsTrue, I::CallsOnlyWhileReady],
             Self::ReuseIncarnation => &[I::IncarnationsAreNew],
             Self::DriverSkipsTheFence => &[I::OneLiveCompute, I::NothingIsLeft],
-            Self::DriverActsTwice => &[I::OneLiveCompute, I::ConsumedStaysConsumed],
+            Self::BelieveTooSoon => &[I::ConsumedStaysConsumed, I::RecordIsTrue, I::CapacityIsTrue],
             Self::ReplaceDelete => &[I::DeleteDominates],
             Self::SilenceIsAbsence => &[I::RecordIsTrue, I::CapacityIsTrue],
             Self::StaleLoss => &[I::RecordIsTrue, I::CapacityIsTrue],

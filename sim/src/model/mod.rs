@@ -28,6 +28,7 @@ mod world;
 use overwinter_lifecycle::begin::begin;
 use overwinter_lifecycle::ids::Millis;
 use overwinter_lifecycle::operation::{Operation, Verb};
+use overwinter_lifecycle::steps::Deadline;
 
 pub use canonical::canonical;
 pub use flaw::Flaw;
@@ -54,6 +55,7 @@ pub fn initial(setup: &Setup) -> State {
         compute_debt: false,
         storage_debt: false,
         next: None,
+        deadline: Deadline::Ahead,
         look: None,
         world: World::default(),
         full: false,

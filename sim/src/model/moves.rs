@@ -10,7 +10,7 @@ use overwinter_lifecycle::loss::record_loss;
 use overwinter_lifecycle::operation::{Operation, Outcome, Step};
 use overwinter_lifecycle::record::Desired;
 use overwinter_lifecycle::recording::Recording;
-use overwinter_lifecycle::steps::Observed;
+use overwinter_lifecycle::steps::{Deadline, Observed};
 
 use super::flaw::Flaw;
 use super::invariant::Violation;
@@ -36,6 +36,8 @@ pub enum Move {
     Call,
     /// The owner's next action, so.
     Owner(Luck),
+    /// The time of the running operation, as this owner was granted it, is up.
+    Deadline,
     /// SIGKILL of the gateway, and the next one's start.
     Crash,
     /// The compute ends by itself: killed from outside, or with its host.
@@ -78,6 +80,7 @@ pub static MOVES: LazyLock<Vec<Move>> = LazyLock::new(|| {
     let luck = Luck::ALL.into_iter().map(Move::Owner);
     let asks = REQUESTS.into_iter().map(Move::Ask);
     let rest = [
+        Move::Deadline,
         Move::Land,
         Move::Vanish,
         Move::Look,
@@ -100,6 +103,7 @@ impl Move {
     pub const fn is_calm(self) -> bool {
         match self {
             Self::Owner(Luck::Good | Luck::SeesStop)
+            | Self::Deadline
             | Self::Land
             | Self::Vanish
             | Self::Look
@@ -135,6 +139,7 @@ impl Move {
             | Self::Die
             | Self::Fill => &mut left.mishaps,
             Self::Owner(Luck::Good | Luck::SeesStop)
+            | Self::Deadline
             | Self::Land
             | Self::Vanish
             | Self::Look
@@ -156,6 +161,7 @@ impl fmt::Display for Move {
             Self::Ask(request) => write!(f, "client: {request:?}"),
             Self::Call => f.write_str("client: a call turns the idle suspend back"),
             Self::Owner(luck) => write!(f, "owner: {luck:?}"),
+            Self::Deadline => f.write_str("the operation's deadline is up"),
             Self::Crash => f.write_str("SIGKILL of the gateway, restart"),
             Self::Die => f.write_str("the compute dies"),
             Self::Land => f.write_str("the late effect lands"),
@@ -200,6 +206,7 @@ pub fn make(state: &State, mv: Move, setup: &Setup) -> Result<Option<Taken>, Vio
         Move::Ask(request) => ask(state, request, setup),
         Move::Land => land(state, setup)?,
         Move::Call
+        | Move::Deadline
         | Move::Crash
         | Move::Die
         | Move::Vanish
@@ -255,7 +262,7 @@ fn land(state: &State, setup: &Setup) -> Result<Option<Taken>, Violation> {
     let mut after = state.clone();
     after.world.flying = None;
     let settled = after.world.newest == Some((sent.key, true));
-    if settled && setup.flaw != Some(Flaw::DriverActsTwice) {
+    if settled {
         return Ok(Some(Taken::quietly(after)));
     }
     let before = after.world.computes;
@@ -273,6 +280,12 @@ fn by_itself(state: &State, mv: Move, setup: &Setup) -> Option<Taken> {
             if !turn_back_for_call(sandbox) {
                 return None;
             }
+        }
+        Move::Deadline => {
+            if at_rest || after.deadline == Deadline::Up {
+                return None;
+            }
+            after.deadline = Deadline::Up;
         }
         Move::Crash => {
             after.look = None;

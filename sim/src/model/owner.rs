@@ -6,7 +6,7 @@ use overwinter_lifecycle::ids::Millis;
 use overwinter_lifecycle::operation::{EffectKind, Operation, Verb};
 use overwinter_lifecycle::record::{Compute, Debt, DebtKind, Desired, DriverReference};
 use overwinter_lifecycle::recording::{Ending, Memory, Recorded, Recording, SecretHash, record};
-use overwinter_lifecycle::steps::{self, Action, Effected, Event, Observed};
+use overwinter_lifecycle::steps::{self, Action, Deadline, Effected, Event, Observed};
 use overwinter_lifecycle::{Depth, Fault, Reason};
 
 use super::canonical::NO_KEY;
@@ -87,17 +87,18 @@ fn go_on(state: &mut State, done: Action, event: Event, setup: &Setup) {
     let Some(running) = &state.sandbox.running else {
         return;
     };
-    let mut next = steps::next(&state.sandbox, running, done, event);
-    if setup.flaw == Some(Flaw::RetryForEver)
-        && let Action::Call { tries, .. } = &mut next
-    {
-        *tries = (*tries).min(1);
-    }
+    let deadline = if setup.flaw == Some(Flaw::RetryForEver) {
+        Deadline::Ahead
+    } else {
+        state.deadline
+    };
+    let next = steps::next(&state.sandbox, running, done, event, deadline);
     state.next = Some(next);
 }
 
 /// Where a new owner begins.
 pub(crate) fn first(state: &mut State) {
+    state.deadline = Deadline::Ahead;
     state.next = (state.sandbox.running.as_ref()).map(|op| steps::first(&state.sandbox, op));
 }
 
@@ -261,10 +262,32 @@ fn perform(
         (Action::Hook { .. }, Luck::Good) => Event::Done,
         (Action::Quiesce | Action::Detach | Action::Terminate, Luck::Silent) => Event::Unreachable,
 
-        (Action::Observe { .. }, Luck::Good) => match state.world.flying {
-            // Whoever carries it out holds the lock: past the deadline nothing is known.
-            Some(_) if setup.backend == Backend::Locked => silence(setup),
-            Some(_) | None => Event::Observed(state.world.observed()),
+        (Action::Observe { after, .. }, Luck::Good) => {
+            let observed = state.world.observed();
+            match (state.world.flying, setup.backend) {
+                (None, _) => Event::Observed(observed),
+                // It is looked at until it is settled: by what is seen, or by the end of the time in
+                // which a lost request can still be carried out.
+                (Some(_), Backend::Fenced)
+                    if after.is_none_or(|effect| observed.shows(effect))
+                        || setup.flaw == Some(Flaw::BelieveTooSoon) =>
+                {
+                    Event::Observed(observed)
+                }
+                (Some(_), Backend::Fenced) => return Ok(None),
+                (Some(_), Backend::Locked) if *after == Some(EffectKind::Create) => {
+                    return Ok(None);
+                }
+                // Whoever carries it out holds the lock: past the deadline nothing is known.
+                (Some(_), Backend::Locked) => {
+                    state.deadline = Deadline::Up;
+                    silence(setup)
+                }
+            }
+        }
+        (Action::Observe { .. }, Luck::SeesStop) => match op.stopping {
+            Some(stopping) => Event::Stopped(stopping),
+            None => return Ok(None),
         },
         (Action::Observe { .. }, Luck::Silent) => silence(setup),
 
@@ -352,7 +375,10 @@ fn call(
     let held_up = setup.backend == Backend::Locked && state.world.flying.is_some();
     let event = match luck {
         // The lock is not to be had within the deadline.
-        Luck::Good if held_up => unknown(state, effect, setup),
+        Luck::Good if held_up => {
+            state.deadline = Deadline::Up;
+            unknown(state, effect, setup)
+        }
         Luck::Good => {
             let reply = state.carry_out(sent, setup)?;
             // It is told as often as it is asked for.

@@ -5,7 +5,7 @@ use overwinter_lifecycle::Name;
 use overwinter_lifecycle::config::{Config, Resources, Spec};
 use overwinter_lifecycle::ids::{Incarnation, Millis, OperationId, SandboxId};
 use overwinter_lifecycle::record::Sandbox;
-use overwinter_lifecycle::steps::{Action, Observed};
+use overwinter_lifecycle::steps::{Action, Deadline, Observed};
 use uuid::Uuid;
 
 use super::world::World;
@@ -42,6 +42,8 @@ pub struct State {
     pub storage_debt: bool,
     /// The owner's next action; there is an owner exactly while an operation runs.
     pub next: Option<Action>,
+    /// Whether the owner may try again.
+    pub deadline: Deadline,
     /// A look at a sandbox on which nothing ran, not yet recorded.
     pub look: Option<Look>,
     pub world: World,

@@ -137,7 +137,7 @@ impl World {
         if fenced && self.newest.is_some_and(|(newest, _)| sent.key < newest) {
             return Ok(Reply::Refused);
         }
-        let again = self.newest == Some((sent.key, true)) && flaw != Some(Flaw::DriverActsTwice);
+        let again = self.newest == Some((sent.key, true));
         let reply = self.act(sent, again, backend)?;
         let done = again || matches!(reply, Reply::Done(_));
         if self.newest.is_none_or(|(newest, _)| newest <= sent.key) {

@@ -1,6 +1,7 @@
 //! Compute that goes away behind the gateway's back: nothing but memory is lost, and it is said.
 
 use anyhow::{Context, ensure};
+use overwinter_client::raw::ExitCause::{EXIT_CAUSE_LOST, EXIT_CAUSE_OWN};
 use overwinter_client::{Achieved, Client, Code, Depth, ExitCause, Phase, raw};
 use overwinter_tests::Gateway;
 use overwinter_tests::compute::Compute;
@@ -8,6 +9,11 @@ use overwinter_tests::compute::Compute;
 use crate::{create, read, refused, sh, suspend, until, with_sandbox};
 
 const NOTE: &str = "echo kept > /workspace/note; echo root > /root/note; sync";
+
+fn ended_as(process: &raw::ProcessInfo, cause: raw::ExitCause) -> bool {
+    let exit = process.exit.as_option();
+    !process.running && exit.is_some_and(|exit| exit.cause == cause)
+}
 
 async fn check_notes(client: &Client, name: &str) -> anyhow::Result<()> {
     ensure!(read(client, name, "/workspace/note").await? == b"kept\n");
@@ -50,13 +56,8 @@ async fn a_supervisor_killed_from_the_host_is_compute_lost_and_resume_brings_the
     if let Ok(exit) = exec.wait().await {
         ensure!(exit.cause == ExitCause::Lost, "{exit:?}");
     }
-    if let Ok(process) = client.process("box", &process).await {
-        let cause = process.exit.as_option().map(|exit| exit.cause);
-        ensure!(
-            !process.running && cause == Some(raw::ExitCause::EXIT_CAUSE_LOST.into()),
-            "{process:?}"
-        );
-    }
+    let process = client.process("box", &process).await?;
+    ensure!(ended_as(&process, EXIT_CAUSE_LOST), "{process:?}");
     gateway.end().await
 }
 
@@ -137,6 +138,16 @@ async fn memory_lost_while_frozen_is_said_and_start_or_a_fallback_wake_the_stora
 async fn compute_lost_while_the_gateway_is_down_is_found_when_it_is_back() -> anyhow::Result<()> {
     let (mut gateway, client) = with_sandbox("box").await?;
     sh(&client, "box", NOTE).await?;
+    let mut ended = client
+        .command("box", ["/bin/sh", "-c", "exit 7"])
+        .exec()
+        .await?;
+    ended.wait().await?;
+    let ran = client.command("box", ["sleep", "600"]).exec().await?;
+    let (ended, ran) = (ended.process_id().to_owned(), ran.process_id().to_owned());
+    // Takes along what was learnt.
+    suspend(&client, "box", Depth::Freeze).await?;
+    client.resume("box").wait().await?;
     let id = client.get("box").await?.id().to_owned();
     gateway.kill().await?;
     Compute::of(&id)?.kill()?;
@@ -148,6 +159,13 @@ async fn compute_lost_while_the_gateway_is_down_is_found_when_it_is_back() -> an
         "{:?}",
         failed.failure()
     );
+    let process = client.process("box", &ended).await?;
+    ensure!(
+        ended_as(&process, EXIT_CAUSE_OWN) && process.exit.code == 7,
+        "{process:?}"
+    );
+    let process = client.process("box", &ran).await?;
+    ensure!(ended_as(&process, EXIT_CAUSE_LOST), "{process:?}");
     let done = client.resume("box").wait().await?;
     ensure!(done.achieved == Achieved::Storage, "{:?}", done.achieved);
     check_notes(&client, "box").await?;

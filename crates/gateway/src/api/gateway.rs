@@ -26,6 +26,7 @@ impl Api {
         tasks.close();
         // Late or not, what is unfinished is what the records say.
         let _ = self.reconciler.ports.within(time, tasks.wait()).await;
+        self.reconciler.save_learnt().await;
         let unfinished = self
             .reconciler
             .store

@@ -8,7 +8,9 @@ use connectrpc::{
 };
 use futures::{StreamExt, stream};
 use overwinter_api::{supervisor as wire, v1};
+use overwinter_lifecycle::Phase;
 use overwinter_lifecycle::ids::SandboxId;
+use overwinter_lifecycle::record::Sandbox;
 use uuid::Uuid;
 
 use super::{Api, ApiError};
@@ -194,7 +196,7 @@ impl v1::ProcessService for Api {
             .sandbox(request.to_owned_message().sandbox.into_option())
             .await?;
         Response::ok(v1::ListProcessesResponse {
-            processes: self.processes(sandbox.id).await?,
+            processes: self.processes(&sandbox).await?,
         })
     }
 
@@ -206,7 +208,7 @@ impl v1::ProcessService for Api {
         let request = request.to_owned_message();
         let sandbox = self.sandbox(request.sandbox.into_option()).await?;
         let found = self
-            .processes(sandbox.id)
+            .processes(&sandbox)
             .await?
             .into_iter()
             .find(|process| process.process_id == request.process_id)
@@ -226,8 +228,21 @@ impl v1::ProcessService for Api {
 
 impl Api {
     /// The live ones, as the supervisor says, and the kept results. Looking wakes nothing.
-    async fn processes(&self, id: SandboxId) -> Result<Vec<v1::ProcessInfo>, ApiError> {
-        let session = self.reconciler.hub.find(id).and_then(|slot| slot.session());
+    async fn processes(&self, sandbox: &Sandbox) -> Result<Vec<v1::ProcessInfo>, ApiError> {
+        let session = match sandbox.phase() {
+            Phase::Ready => self.reconciler.session_of(sandbox).await,
+            Phase::Creating
+            | Phase::Suspending(_)
+            | Phase::Suspended(_)
+            | Phase::Resuming
+            | Phase::Failed
+            | Phase::Deleting
+            | Phase::Tombstone => {
+                let slot = self.reconciler.hub.find(sandbox.id);
+                slot.and_then(|slot| slot.session())
+            }
+        };
+        let attached = session.is_some();
         let mut processes: Vec<v1::ProcessInfo> = match session {
             Some(session) => {
                 let live = session
@@ -239,8 +254,12 @@ impl Api {
             }
             None => Vec::new(),
         };
-        for result in self.reconciler.store.process_results(id).await? {
+        for result in self.reconciler.store.process_results(sandbox.id).await? {
             let stored = process::from_stored(&result);
+            // Whoever is inside knows best what runs.
+            if stored.running && attached {
+                continue;
+            }
             if !processes
                 .iter()
                 .any(|live| live.process_id == stored.process_id)

@@ -86,6 +86,27 @@ impl Api {
             .await
     }
 
+    /// The answer to an earlier call with the same key. Asked before a name is resolved: by now it may
+    /// stand for nothing, or for another sandbox.
+    async fn replayed(
+        &self,
+        options: &v1::WriteOptions,
+        method: &'static str,
+        body_hash: [u8; 32],
+    ) -> Result<Option<v1::OperationResponse>, ApiError> {
+        let Some(key) = idempotency(options, method, body_hash) else {
+            return Ok(None);
+        };
+        let wait = wait_time(options)?;
+        let now = self.reconciler.ports.clock.wall();
+        match self.reconciler.store.replay(TENANT, &key, now).await? {
+            Some(earlier) => Ok(Some(
+                self.carry_out(async move { Ok(earlier) }, wait).await?,
+            )),
+            None => Ok(None),
+        }
+    }
+
     /// Has a verb accepted, gives what has begun its owner, and waits for it as long as was asked.
     async fn carry_out(
         &self,
@@ -266,6 +287,9 @@ impl v1::SandboxService for Api {
         self.check_admission()?;
         let mut request = request.to_owned_message();
         let (options, hash) = options_of!(request);
+        if let Some(earlier) = self.replayed(&options, "SuspendSandbox", hash).await? {
+            return Response::ok(earlier);
+        }
         let depth = convert::to_depth(request.depth)?;
         let sandbox = self.sandbox(request.sandbox.into_option()).await?;
         self.check_depth(&sandbox, depth)?;
@@ -284,6 +308,9 @@ impl v1::SandboxService for Api {
         self.check_admission()?;
         let mut request = request.to_owned_message();
         let (options, hash) = options_of!(request);
+        if let Some(earlier) = self.replayed(&options, "ResumeSandbox", hash).await? {
+            return Response::ok(earlier);
+        }
         let id = self.sandbox(request.sandbox.into_option()).await?.id;
         let verb = Request::Resume {
             fallback: request.restart_if_restore_fails,
@@ -299,6 +326,9 @@ impl v1::SandboxService for Api {
         self.check_admission()?;
         let mut request = request.to_owned_message();
         let (options, hash) = options_of!(request);
+        if let Some(earlier) = self.replayed(&options, "StartSandbox", hash).await? {
+            return Response::ok(earlier);
+        }
         let id = self.sandbox(request.sandbox.into_option()).await?.id;
         Response::ok(
             self.verb(id, Request::Start, options, "StartSandbox", hash)
@@ -314,6 +344,9 @@ impl v1::SandboxService for Api {
         self.check_admission()?;
         let mut request = request.to_owned_message();
         let (options, hash) = options_of!(request);
+        if let Some(earlier) = self.replayed(&options, "DeleteSandbox", hash).await? {
+            return Response::ok(earlier);
+        }
         let sandbox = self.sandbox(request.sandbox.into_option()).await?;
         let verb = Request::Delete {
             abandon: request.abandon,

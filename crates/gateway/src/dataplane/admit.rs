@@ -10,7 +10,7 @@ use overwinter_lifecycle::record::Sandbox;
 use overwinter_store::StoreError;
 
 use crate::reconciler::Reconciler;
-use crate::sessions::{Admission, Slot};
+use crate::sessions::{Admission, Session, Slot};
 
 /// How long a call waits for a supervisor that is on its way back.
 const REDIAL_TIME: Duration = Duration::from_secs(10);
@@ -70,10 +70,10 @@ impl Reconciler {
                         slot.note_stop_request();
                     }
                 }
-                CallAdmission::Admit => {}
+                CallAdmission::Admit => self.take_up_now(&sandbox).await,
             }
             let Some(slot) = self.hub.find(id) else {
-                // It has gone to sleep since the record was read, or is not taken up yet.
+                // It has gone to sleep since the record was read.
                 return Err(NotAdmitted::SupervisorUnreachable);
             };
             if !slot.usable().await {
@@ -84,6 +84,21 @@ impl Reconciler {
                 return Ok(admission);
             }
         }
+    }
+
+    /// Whoever is inside a sandbox that is Ready, waiting for one that is on its way back. None: it
+    /// has not come in time, or the sandbox has gone to sleep.
+    pub async fn session_of(&self, sandbox: &Sandbox) -> Option<Session> {
+        let attached = async {
+            self.take_up_now(sandbox).await;
+            let slot = self.hub.find(sandbox.id)?;
+            slot.next_session(sandbox.issued, 0).await
+        };
+        self.ports
+            .within(REDIAL_TIME, attached)
+            .await
+            .ok()
+            .flatten()
     }
 
     /// A sandbox by id or name, as the API names it.

@@ -13,6 +13,10 @@ use overwinter_store::ProcessResult;
 use serde_json::json;
 use uuid::Uuid;
 
+/// Bytes of a command that are kept.
+const COMMAND_KEPT: usize = 4096;
+const SIGKILL: i32 = 9;
+
 #[must_use]
 pub fn timestamp(ms: i64) -> MessageField<Timestamp, Inline<Timestamp>> {
     MessageField::some(Timestamp {
@@ -85,22 +89,51 @@ pub fn info(info: &wire::ProcessInfo) -> v1::ProcessInfo {
     }
 }
 
-/// A result as the store keeps it; none where the supervisor made up an id.
+/// What a supervisor tells of a process, as the store keeps it; none where the supervisor made up
+/// an id.
 #[must_use]
-pub fn to_stored(exit: &wire::ExitResult) -> Option<ProcessResult> {
+pub fn learnt(info: &wire::ProcessInfo) -> Option<ProcessResult> {
+    let mut learnt = running(&info.process_id)?;
+    learnt.body = json!({
+        "command": shortened(&info.command),
+        "pid": info.pid,
+        "started_at_ms": info.started_at_ms,
+        "tty": info.tty,
+        "main": info.main,
+        "user": info.user,
+    });
+    if let Some(end) = info.exit.as_option().and_then(ended) {
+        complete(&mut learnt, end);
+    }
+    Some(learnt)
+}
+
+/// One of which no more is known than that it runs.
+#[must_use]
+pub fn running(process_id: &str) -> Option<ProcessResult> {
+    Some(ProcessResult {
+        process: Uuid::parse_str(process_id).ok()?,
+        exited_at: None,
+        body: json!({}),
+    })
+}
+
+/// A result, as the store keeps it.
+#[must_use]
+pub fn ended(exit: &wire::ExitResult) -> Option<ProcessResult> {
     let cause = match exit.cause.as_known() {
         Some(wire::ExitCause::EXIT_CAUSE_OWN) => "own",
-        Some(wire::ExitCause::EXIT_CAUSE_SUSPENSION) => "suspension",
-        Some(wire::ExitCause::EXIT_CAUSE_LOST) => "lost",
+        Some(wire::ExitCause::EXIT_CAUSE_SUSPENSION) => ProcessResult::SUSPENSION,
+        Some(wire::ExitCause::EXIT_CAUSE_LOST) => ProcessResult::LOST,
         Some(wire::ExitCause::EXIT_CAUSE_UNSPECIFIED) | None => "unspecified",
     };
     Some(ProcessResult {
         process: Uuid::parse_str(&exit.process_id).ok()?,
-        exited_at: Millis(exit.exited_at_ms),
+        exited_at: Some(Millis(exit.exited_at_ms)),
         body: json!({
             "code": exit.code,
             "signal": exit.signal,
-            "cause": cause,
+            ProcessResult::CAUSE: cause,
             "error": exit.error,
             "stdout_bytes": exit.stdout_bytes,
             "stderr_bytes": exit.stderr_bytes,
@@ -108,51 +141,87 @@ pub fn to_stored(exit: &wire::ExitResult) -> Option<ProcessResult> {
     })
 }
 
-/// A stored result as the API shows it.
+/// One that ran and is not there any more; nobody knows how it ended.
 #[must_use]
-pub fn from_stored(result: &ProcessResult) -> v1::ProcessInfo {
-    let number = |key: &str| result.body[key].as_i64().unwrap_or(0);
-    let cause = match result.body["cause"].as_str() {
-        Some("own") => v1::ExitCause::EXIT_CAUSE_OWN,
-        Some("suspension") => v1::ExitCause::EXIT_CAUSE_SUSPENSION,
-        Some("lost") => v1::ExitCause::EXIT_CAUSE_LOST,
-        Some(_) | None => v1::ExitCause::EXIT_CAUSE_UNSPECIFIED,
-    };
-    let process_id = result.process.to_string();
-    v1::ProcessInfo {
-        process_id: process_id.clone(),
-        exit: MessageField::some(v1::ExitResult {
-            process_id,
-            code: i32::try_from(number("code")).unwrap_or(-1),
-            signal: i32::try_from(number("signal")).unwrap_or(0),
-            cause: cause.into(),
-            error: result.body["error"].as_str().unwrap_or_default().to_owned(),
-            stdout_bytes: number("stdout_bytes").unsigned_abs(),
-            stderr_bytes: number("stderr_bytes").unsigned_abs(),
-            exited_at: timestamp(result.exited_at.0),
-        }),
-        ..Default::default()
+pub fn lost(process: Uuid, now: Millis) -> ProcessResult {
+    ProcessResult {
+        process,
+        exited_at: Some(now),
+        body: json!({ ProcessResult::CAUSE: ProcessResult::LOST }),
     }
 }
 
-/// The exit of the main process in an event, if it is in there. `main`: its id, once it was seen.
+/// Adds to what is known of a process what came later. The first end stays.
+pub fn complete(known: &mut ProcessResult, later: ProcessResult) {
+    if known.exited_at.is_some() {
+        return;
+    }
+    known.exited_at = later.exited_at;
+    if let (Some(body), serde_json::Value::Object(more)) = (known.body.as_object_mut(), later.body)
+    {
+        body.extend(more);
+    }
+}
+
+/// As much of a command as is worth keeping of a thousand.
+fn shortened(command: &[String]) -> Vec<&str> {
+    let mut room = COMMAND_KEPT;
+    let mut kept = Vec::new();
+    for word in command {
+        if word.len() > room {
+            kept.push("…");
+            break;
+        }
+        room -= word.len();
+        kept.push(word.as_str());
+    }
+    kept
+}
+
+/// What is stored, as the API shows it.
 #[must_use]
-pub fn main_exit(event: &wire::ProcessEvent, main: &mut Option<String>) -> Option<(i32, i32)> {
-    match event.event.as_ref()? {
-        wire::process_event::Event::Snapshot(list) => {
-            let found = list.processes.iter().find(|process| process.main)?;
-            *main = Some(found.process_id.clone());
-            found.exit.as_option().map(|exit| (exit.code, exit.signal))
-        }
-        wire::process_event::Event::Started(process) => {
-            if process.main {
-                *main = Some(process.process_id.clone());
+pub fn from_stored(result: &ProcessResult) -> v1::ProcessInfo {
+    let process_id = result.process.to_string();
+    let number = |key: &str| result.body[key].as_i64();
+    let small = |key: &str| number(key).and_then(|number| i32::try_from(number).ok());
+    let text = |key: &str| result.body[key].as_str().unwrap_or_default().to_owned();
+    let exit = result.exited_at.map(|at| {
+        // Where nobody has told: a suspension that must kill does it so, and of what is lost
+        // nothing is known.
+        let (cause, code, signal) = match result.body[ProcessResult::CAUSE].as_str() {
+            Some("own") => (v1::ExitCause::EXIT_CAUSE_OWN, -1, 0),
+            Some(ProcessResult::SUSPENSION) => {
+                (v1::ExitCause::EXIT_CAUSE_SUSPENSION, 128 + SIGKILL, SIGKILL)
             }
-            None
+            Some(ProcessResult::LOST) => (v1::ExitCause::EXIT_CAUSE_LOST, -1, 0),
+            Some(_) | None => (v1::ExitCause::EXIT_CAUSE_UNSPECIFIED, -1, 0),
+        };
+        v1::ExitResult {
+            process_id: process_id.clone(),
+            code: small("code").unwrap_or(code),
+            signal: small("signal").unwrap_or(signal),
+            cause: cause.into(),
+            error: text("error"),
+            stdout_bytes: number("stdout_bytes").unwrap_or(0).unsigned_abs(),
+            stderr_bytes: number("stderr_bytes").unwrap_or(0).unsigned_abs(),
+            exited_at: timestamp(at.0),
         }
-        wire::process_event::Event::Exited(exit) => {
-            (Some(&exit.process_id) == main.as_ref()).then_some((exit.code, exit.signal))
-        }
+    });
+    let command = result.body["command"].as_array();
+    v1::ProcessInfo {
+        command: command
+            .into_iter()
+            .flatten()
+            .filter_map(|word| word.as_str().map(str::to_owned))
+            .collect(),
+        pid: small("pid").unwrap_or(0),
+        running: exit.is_none(),
+        exit: exit.into(),
+        started_at: number("started_at_ms").map_or_else(MessageField::none, timestamp),
+        tty: result.body["tty"] == true,
+        main: result.body["main"] == true,
+        user: text("user"),
+        process_id,
     }
 }
 

@@ -2,19 +2,15 @@
 //! rows that have had their time. What is due is found by an indexed query; a timer only makes it
 //! run sooner.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use overwinter_lifecycle::admission::Request;
 use overwinter_lifecycle::ids::{Millis, SandboxId};
-use overwinter_lifecycle::record::{MainExit, Sandbox};
 use overwinter_lifecycle::steps::Observed;
 use overwinter_store::Accept;
 
 use super::Reconciler;
-use crate::dataplane::process;
-use crate::sessions::Slot;
 
 const ROUND: Duration = Duration::from_secs(30);
 const DEBTS_A_ROUND: usize = 64;
@@ -35,6 +31,8 @@ impl Reconciler {
                 }
             });
         }
+        let this = self.clone();
+        tokio::spawn(async move { this.write_what_is_learnt().await });
         let this = self.clone();
         tokio::spawn(async move {
             this.take_stock().await;
@@ -149,6 +147,8 @@ impl Reconciler {
                 return;
             }
         }
+        // An end that was told is no loss.
+        self.save_learnt().await;
         match self
             .store
             .record_loss(
@@ -171,41 +171,5 @@ impl Reconciler {
             Ok(None) => {}
             Err(error) => tracing::error!(sandbox = %id, %error, "a loss was not recorded"),
         }
-    }
-
-    /// Follows the main process of a sandbox that has one: its exit is recorded, and never changes
-    /// the phase.
-    pub(super) fn watch_main(&self, sandbox: &Sandbox, slot: &Arc<Slot>) {
-        if sandbox.spec.main.is_empty() {
-            return;
-        }
-        let (this, slot, issued) = (self.clone(), Arc::clone(slot), sandbox.issued);
-        if !slot.claim_main(issued) {
-            return;
-        }
-        tokio::spawn(async move {
-            let (mut number, mut main) = (0, None);
-            // A watch ends with its connection; the next session is watched again.
-            while let Some(session) = slot.next_session(issued, number).await {
-                number = session.number;
-                let Ok(mut events) = session.agent.watch_processes().await else {
-                    continue;
-                };
-                while let Some(Ok(event)) = events.next().await {
-                    let Some((code, signal)) = process::main_exit(&event, &mut main) else {
-                        continue;
-                    };
-                    let exit = MainExit {
-                        code,
-                        signal,
-                        at: this.ports.clock.wall(),
-                    };
-                    if let Err(error) = this.store.record_main_exit(slot.id, exit).await {
-                        tracing::error!(sandbox = %slot.id, %error, "an exit was not recorded");
-                    }
-                    return;
-                }
-            }
-        });
     }
 }

@@ -11,6 +11,8 @@
 //! | `expect` | what a supervisor must prove, as the record says |
 //! | [`recovery`] | after a restart: observe, and go on from the recorded step |
 //! | [`housekeeping`] | lost compute, debts, deletes that failed, old rows |
+//! | [`processes`] | what is learnt of processes, and its way into the store |
+//! | `settle` | looking until what is unknown is settled, and the time between tries |
 //! | [`stock`] | what is on the backends, held against the records |
 //! | [`waiters`] | who waits for an operation |
 
@@ -18,7 +20,9 @@ mod expect;
 pub mod housekeeping;
 pub mod owner;
 mod perform;
+pub mod processes;
 pub mod recovery;
+mod settle;
 pub mod stock;
 pub mod waiters;
 
@@ -101,10 +105,19 @@ pub struct Reconciler {
     pub tasks: TaskTracker,
     /// Of operations that are accepted from now on.
     pub deadlines: Deadlines,
+    /// Of processes, and not written yet.
+    learnt: Arc<processes::Learnt>,
     owners: Arc<Mutex<Owners>>,
-    /// Sandboxes of before this start whose driver has not recovered them yet; true: their
-    /// supervisors are awaited.
-    unrecovered: Arc<tokio::sync::Mutex<HashMap<SandboxId, bool>>>,
+    /// Sandboxes of before this start whose driver has not recovered them yet.
+    unrecovered: Arc<tokio::sync::Mutex<HashMap<SandboxId, Unrecovered>>>,
+}
+
+#[derive(Default)]
+struct Unrecovered {
+    /// Its supervisor is awaited.
+    met: bool,
+    /// Its driver is asked by one at a time.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Default)]
@@ -143,6 +156,7 @@ impl Reconciler {
             waiters: Waiters::default(),
             tasks: TaskTracker::new(),
             deadlines: Deadlines::default(),
+            learnt: Arc::default(),
             owners: Arc::default(),
             unrecovered: Arc::default(),
         }

@@ -12,6 +12,7 @@ use overwinter_store::{ProcessResult, StoreError};
 use tracing::Instrument;
 
 use super::Reconciler;
+use super::settle::Times;
 
 /// How long a store that refuses is given before the same recording is tried again.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
@@ -21,8 +22,10 @@ pub(super) struct Owned {
     pub sandbox: Sandbox,
     /// Microseconds of each action since the last recording.
     timings: Vec<(String, u64)>,
-    /// Of processes that a stop has ended, for the next recording.
+    /// What was learnt of processes, for the next recording.
     pub exits: Vec<ProcessResult>,
+    /// Granted anew to each owner.
+    pub times: Times,
 }
 
 /// Why an owner stops.
@@ -39,13 +42,18 @@ pub(super) async fn run(reconciler: &Reconciler, sandbox: Sandbox) {
     if let Err(error) = reconciler.ensure_recovered(&sandbox).await {
         tracing::error!(sandbox = %id, %error, "its driver could not recover it; going on by observing");
     }
+    let Some(first) = &sandbox.running else {
+        return;
+    };
     let mut owned = Owned {
+        times: reconciler.grant(&sandbox, first),
         sandbox,
         timings: Vec::new(),
         exits: Vec::new(),
     };
     while let Some(operation) = owned.sandbox.running.clone() {
         reconciler.shut_gate(id);
+        owned.times = reconciler.grant(&owned.sandbox, &operation);
         let span = tracing::info_span!(
             "operation",
             id = %operation.id,
@@ -106,7 +114,8 @@ async fn drive(reconciler: &Reconciler, owned: &mut Owned, operation: Operation)
         if let Some(running) = &owned.sandbox.running {
             current = running.clone();
         }
-        action = steps::next(&owned.sandbox, &current, done, event);
+        let deadline = reconciler.deadline(&owned.times);
+        action = steps::next(&owned.sandbox, &current, done, event, deadline);
     }
 }
 
@@ -128,6 +137,7 @@ async fn record(
     if let Recording::End(Ending::Ready { secret, .. }) = &mut recording {
         *secret = slot.as_ref().and_then(|slot| slot.secret());
     }
+    owned.exits.extend(reconciler.learnt.take(owned.sandbox.id));
     loop {
         let written = reconciler
             .store
@@ -206,7 +216,7 @@ impl Reconciler {
             Phase::Ready => {
                 if let Some(slot) = self.hub.find(sandbox.id) {
                     slot.open_gate();
-                    self.watch_main(sandbox, &slot);
+                    self.follow(sandbox, &slot);
                 }
             }
             // A supervisor that comes late to a failure is let in by the resume that asks for it.

@@ -8,8 +8,7 @@ use overwinter_api::supervisor as wire;
 use overwinter_driver::{
     Agent, AgentError, ComputeSpec, Driver, DriverError, EffectContext, PinnedImage,
 };
-use overwinter_lifecycle::ids::SandboxId;
-use overwinter_lifecycle::operation::{EffectKind, Operation, Stopping};
+use overwinter_lifecycle::operation::{EffectKind, Operation};
 use overwinter_lifecycle::record::Sandbox;
 use overwinter_lifecycle::steps::{Action, Event, Observed};
 use overwinter_lifecycle::{Fault, Reason};
@@ -20,8 +19,6 @@ use super::owner::Owned;
 use crate::dataplane::process;
 use crate::sessions::{Session, Slot};
 
-/// Between two looks at something that cannot tell its state yet; no event announces that it can.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How long a supervisor that should be there is waited for before a suspend goes on without it.
 const REDIAL_TIME: Duration = Duration::from_secs(3);
 
@@ -48,12 +45,7 @@ impl Reconciler {
             Action::Unquiesce(_) | Action::LiftQuiesce { .. } => {
                 self.unquiesce(&owned.sandbox, op, &slot).await
             }
-            Action::Detach => {
-                self.ask(op, &slot, |agent| async move {
-                    agent.detach().await.map(|_live| Event::Done)
-                })
-                .await
-            }
+            Action::Detach => self.detach(owned, op, &slot).await,
             Action::Terminate => self.terminate(owned, op, &slot).await,
             Action::Pin => {
                 match self
@@ -67,12 +59,17 @@ impl Reconciler {
                     }),
                 }
             }
-            Action::Call { effect, tries: _ } => {
-                self.call(&driver, &owned.sandbox, op, &slot, effect).await
+            Action::Call { effect, again } => {
+                if again && let Some(stopping) = self.pause(owned, &slot).await {
+                    return Event::Stopped(stopping);
+                }
+                let event = self.call(&driver, &owned.sandbox, op, &slot, effect).await;
+                self.note_request(owned, &event);
+                event
             }
-            Action::Observe { .. } => self.observe(&driver, &owned.sandbox, op).await,
+            Action::Observe { after, .. } => self.observe(&driver, owned, op, after, &slot).await,
             Action::Attach { .. } => self.attach(&driver, &owned.sandbox, op, &slot).await,
-            Action::StartMain { .. } => self.start_main(&owned.sandbox, op, &slot).await,
+            Action::StartMain { .. } => self.start_main(owned, op, &slot).await,
             Action::Hook { .. } => self.hook(&owned.sandbox, op, &slot).await,
             // The owner records; it does not perform.
             Action::Record(_) => Event::Recorded,
@@ -117,24 +114,6 @@ impl Reconciler {
         }
     }
 
-    /// Waits until the running operation is to stop at its next boundary.
-    async fn stopping(&self, id: SandboxId, slot: &Arc<Slot>) -> Stopping {
-        loop {
-            let seen = slot.stop_requests();
-            match self.store.get(id).await {
-                Ok(found) => {
-                    let running = found.and_then(|sandbox| sandbox.running);
-                    if let Some(stopping) = running.and_then(|op| op.stopping) {
-                        return stopping;
-                    }
-                }
-                // It is seen at the next recording at the latest.
-                Err(error) => tracing::error!(%error, "the record cannot be read"),
-            }
-            slot.stop_requested(seen).await;
-        }
-    }
-
     /// The session, or the one that comes: after a restart of the gateway, or in the middle of a
     /// redial, the supervisor is on its way.
     async fn reach(&self, sandbox: &Sandbox, slot: &Arc<Slot>) -> Option<Session> {
@@ -149,10 +128,29 @@ impl Reconciler {
     async fn unquiesce(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
         // One that redials is told when it is there, or by the hub when it comes later still.
         let _ = self.reach(sandbox, slot).await;
-        self.ask(op, slot, |agent| async move {
-            agent.unquiesce().await.map(|()| Event::Done)
-        })
-        .await
+        match self
+            .ask(op, slot, |agent| async move { agent.unquiesce().await })
+            .await
+        {
+            Ok(()) => Event::Done,
+            Err(event) => event,
+        }
+    }
+
+    async fn detach(&self, owned: &mut Owned, op: &Operation, slot: &Arc<Slot>) -> Event {
+        match self
+            .ask(op, slot, |agent| async move { agent.detach().await })
+            .await
+        {
+            // What ends them later, while nobody can ask, ends these.
+            Ok(live) => {
+                owned
+                    .exits
+                    .extend(live.iter().filter_map(|id| process::running(id)));
+                Event::Done
+            }
+            Err(event) => event,
+        }
     }
 
     async fn terminate(&self, owned: &mut Owned, op: &Operation, slot: &Arc<Slot>) -> Event {
@@ -169,7 +167,7 @@ impl Reconciler {
             Ok(Ok(results)) => {
                 owned
                     .exits
-                    .extend(results.iter().filter_map(process::to_stored));
+                    .extend(results.iter().filter_map(process::ended));
                 Event::Done
             }
             Ok(Err(error)) => {
@@ -180,27 +178,26 @@ impl Reconciler {
         }
     }
 
-    /// A call of the session that is there, within the operation's deadline for such calls.
-    async fn ask<F>(
+    /// A call of the session that is there, within the operation's deadline for such calls. What it
+    /// fails with is what there is to tell.
+    async fn ask<T, F>(
         &self,
         op: &Operation,
         slot: &Arc<Slot>,
         call: impl FnOnce(Arc<dyn Agent>) -> F + Send,
-    ) -> Event
+    ) -> Result<T, Event>
     where
-        F: Future<Output = Result<Event, AgentError>> + Send,
+        F: Future<Output = Result<T, AgentError>> + Send,
     {
-        let Some(session) = slot.session() else {
-            return Event::Unreachable;
-        };
+        let session = slot.session().ok_or(Event::Unreachable)?;
         let patience = Duration::from_millis(op.deadlines.agent_ms);
         match self.ports.within(patience, call(session.agent)).await {
-            Ok(Ok(event)) => event,
+            Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the supervisor did not do as asked");
-                Event::Unreachable
+                Err(Event::Unreachable)
             }
-            Err(_) => Event::Unreachable,
+            Err(_) => Err(Event::Unreachable),
         }
     }
 
@@ -286,32 +283,6 @@ impl Reconciler {
         }
     }
 
-    /// Looks until the driver can tell, or the deadline has passed.
-    async fn observe(&self, driver: &Arc<dyn Driver>, sandbox: &Sandbox, op: &Operation) -> Event {
-        let patience = Duration::from_millis(op.deadlines.effect_ms);
-        let settled = async {
-            loop {
-                match driver.observe(sandbox.id).await {
-                    Ok(seen) => match seen.observed {
-                        Observed::InTransition | Observed::Unknown => {}
-                        settled @ (Observed::Absent
-                        | Observed::Stopped
-                        | Observed::Live { .. }
-                        | Observed::Frozen { .. }) => return settled,
-                    },
-                    Err(error) => tracing::warn!(%error, "cannot be observed"),
-                }
-                self.ports.clock.sleep(LOOK_AGAIN).await;
-            }
-        };
-        Event::Observed(
-            self.ports
-                .within(patience, settled)
-                .await
-                .unwrap_or(Observed::Unknown),
-        )
-    }
-
     /// Waits for the supervisor, and no longer than its compute lives.
     async fn attach(
         &self,
@@ -347,7 +318,8 @@ impl Reconciler {
             .unwrap_or(Event::AttachTimeout)
     }
 
-    async fn start_main(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
+    async fn start_main(&self, owned: &mut Owned, op: &Operation, slot: &Arc<Slot>) -> Event {
+        let sandbox = &owned.sandbox;
         let start = wire::ExecStart {
             // The operation's own id: an owner that takes over starts no second one.
             process_id: op.id.to_string(),
@@ -359,16 +331,22 @@ impl Reconciler {
             }
             .into(),
         };
-        let event = self
-            .ask(op, slot, |agent| async move {
-                agent.start_process(start).await.map(|_| Event::Done)
-            })
+        let started = self
+            .ask(
+                op,
+                slot,
+                |agent| async move { agent.start_process(start).await },
+            )
             .await;
-        match event {
-            Event::Unreachable => {
+        match started {
+            Ok(info) => {
+                owned.exits.extend(process::learnt(&info));
+                Event::Done
+            }
+            Err(Event::Unreachable) => {
                 Event::DoneWith("the main process could not be started".to_owned())
             }
-            event => event,
+            Err(event) => event,
         }
     }
 

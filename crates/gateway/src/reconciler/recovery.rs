@@ -11,7 +11,7 @@ use overwinter_lifecycle::record::Sandbox;
 use overwinter_store::StoreError;
 
 use super::expect::expected;
-use super::{LOCK_PATIENCE, Reconciler};
+use super::{LOCK_PATIENCE, Reconciler, Unrecovered};
 
 /// How many sandboxes are looked at at once.
 const AT_ONCE: usize = 8;
@@ -28,7 +28,8 @@ impl Reconciler {
         {
             let mut unrecovered = self.unrecovered.lock().await;
             let left = unfinished.iter().map(|sandbox| sandbox.id);
-            unrecovered.extend(left.chain(awake.iter().copied()).map(|id| (id, false)));
+            let all = left.chain(awake.iter().copied());
+            unrecovered.extend(all.map(|id| (id, Unrecovered::default())));
         }
         if !unfinished.is_empty() || !awake.is_empty() {
             tracing::info!(
@@ -73,16 +74,21 @@ impl Reconciler {
     /// # Errors
     /// What the driver says; it is asked again the next time.
     pub(super) async fn ensure_recovered(&self, sandbox: &Sandbox) -> Result<(), DriverError> {
-        {
+        let turn = {
             let mut unrecovered = self.unrecovered.lock().await;
-            let Some(met) = unrecovered.get_mut(&sandbox.id) else {
+            let Some(one) = unrecovered.get_mut(&sandbox.id) else {
                 return Ok(());
             };
             // Once, under the lock: who comes later may hold an older record than the first, and
             // must not open a gate that a suspend has closed since.
-            if !std::mem::replace(met, true) {
+            if !std::mem::replace(&mut one.met, true) {
                 self.meet(sandbox);
             }
+            Arc::clone(&one.turn)
+        };
+        let _turn = turn.lock().await;
+        if !self.unrecovered.lock().await.contains_key(&sandbox.id) {
+            return Ok(());
         }
         if let Some(driver) = self.driver_of(sandbox) {
             let driver = Arc::clone(driver);
@@ -90,6 +96,22 @@ impl Reconciler {
         }
         self.unrecovered.lock().await.remove(&sandbox.id);
         Ok(())
+    }
+
+    /// A call has come to a sandbox that is Ready. Where it was not taken up yet since the start, it
+    /// is next; the call may go away meanwhile.
+    pub(crate) async fn take_up_now(&self, sandbox: &Sandbox) {
+        if !self.unrecovered.lock().await.contains_key(&sandbox.id) {
+            return;
+        }
+        let (this, sandbox) = (self.clone(), sandbox.clone());
+        let taken = self.tasks.spawn(async move {
+            if let Err(error) = this.ensure_recovered(&sandbox).await {
+                tracing::error!(sandbox = %sandbox.id, %error, "its driver could not recover it");
+            }
+        });
+        // One that panicked has said so; whoever waits for its supervisor waits in vain, for a time.
+        let _ = taken.await;
     }
 
     /// The supervisor may knock as soon as its socket is there, and is refused unless it is awaited.
@@ -107,7 +129,7 @@ impl Reconciler {
         }
         if ready {
             slot.open_gate();
-            self.watch_main(sandbox, &slot);
+            self.follow(sandbox, &slot);
         }
     }
 }

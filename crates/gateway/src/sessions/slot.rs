@@ -41,8 +41,8 @@ struct State {
     compute_changes: u64,
     /// Hints that the running operation was asked to stop at its next boundary.
     stop_requests: u64,
-    /// Under which its main process is followed already.
-    main_followed: Option<Incarnation>,
+    /// Under which its processes are followed already.
+    followed: Option<Incarnation>,
     /// It sleeps or is gone: nobody need wait here.
     closed: bool,
 }
@@ -140,15 +140,14 @@ impl Slot {
         .await
     }
 
-    /// Whether the caller is the first to follow the main process of this incarnation.
-    pub fn claim_main(&self, incarnation: Incarnation) -> bool {
+    /// Whether the caller is the first to follow the processes of this incarnation.
+    pub fn claim_following(&self, incarnation: Incarnation) -> bool {
         let mut state = self.lock();
-        let first = state.main_followed != Some(incarnation);
-        state.main_followed = Some(incarnation);
+        let first = state.followed != Some(incarnation);
+        state.followed = Some(incarnation);
         first
     }
 
-    /// Installs a session whose proof was verified; the newest connection wins.
     /// Installs a session whose proof was verified; the newest connection wins. None: newer
     /// credentials were issued in between.
     pub(super) fn install(&self, proof: &AttachProof, agent: Arc<dyn Agent>) -> Option<u64> {

@@ -17,6 +17,7 @@ use overwinter_gateway::ports::Ports;
 use overwinter_gateway::reconciler::Drivers;
 use overwinter_gateway::run::Gateway;
 use overwinter_gateway::sessions::{CredentialKey, Hub};
+use overwinter_lifecycle::operation::Deadlines;
 use overwinter_store::{Store, StoreOptions};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -30,7 +31,7 @@ pub struct Rig {
     pub store: Store,
     pub api: Api,
     pub client: Client,
-    _folder: TempDir,
+    folder: TempDir,
     _stop: oneshot::Sender<()>,
 }
 
@@ -48,12 +49,36 @@ impl Rig {
     }
 
     pub async fn with(config: SimConfig, script: Arc<Script>) -> Self {
+        Self::with_deadlines(config, script, Deadlines::default()).await
+    }
+
+    pub async fn with_deadlines(
+        config: SimConfig,
+        script: Arc<Script>,
+        deadlines: Deadlines,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let ports = Ports::default();
-        let options = StoreOptions::folder(folder.path().join("data"), ports.clock.wall());
+        let now = Ports::default().clock.wall();
+        let options = StoreOptions::folder(folder.path().join("data"), now);
         let store = Store::open(options).unwrap();
+        Self::up(folder, SimWorld::new(config), script, store, deadlines).await
+    }
+
+    /// Another gateway on the same records and the same backend; the one before is cut off from both
+    /// its clients and its supervisors.
+    pub async fn restart(self) -> Self {
+        let deadlines = self.api.reconciler.deadlines;
+        Self::up(self.folder, self.world, self.script, self.store, deadlines).await
+    }
+
+    async fn up(
+        folder: TempDir,
+        world: Arc<SimWorld>,
+        script: Arc<Script>,
+        store: Store,
+        deadlines: Deadlines,
+    ) -> Self {
         let hub = Hub::new(CredentialKey::new(store.meta().key));
-        let world = SimWorld::new(config);
         let mut drivers = Drivers::default();
         drivers
             .add(Arc::new(SimDriver::new(
@@ -61,10 +86,11 @@ impl Rig {
                 Arc::new(hub.clone()),
             )))
             .await;
-        let gateway = Gateway::assemble(store.clone(), hub, drivers, ports)
+        let gateway = Gateway::assemble(store.clone(), hub, drivers, Ports::default())
             .await
-            .unwrap();
-        let socket = folder.path().join("s");
+            .unwrap()
+            .with_deadlines(deadlines);
+        let socket = folder.path().join(format!("s{}", uuid::Uuid::now_v7()));
         let open = gateway.open(&socket).await.unwrap();
         let api = open.api().clone();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -78,7 +104,7 @@ impl Rig {
             store,
             api,
             client: Client::connect(socket),
-            _folder: folder,
+            folder,
             _stop: stop,
         }
     }

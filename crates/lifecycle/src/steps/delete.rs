@@ -1,53 +1,78 @@
 //! The steps of `delete`: remove, see that it is gone, end. It dominates: it was recorded before
-//! anything else, and whatever fails is tried again by the next one.
+//! anything else, and whatever fails is tried again, by the next one when its time is up.
 
-use super::{Action, Event, Observed, TRIES, end};
+use super::answer::{Called, called, seen};
+use super::{Action, Deadline, Event, Look, Observed, call, end, observe};
 use crate::operation::EffectKind;
 use crate::recording::Ending;
 use crate::{Fault, Reason};
 
 pub(super) const fn first() -> Action {
     // Removing is idempotent: there is nothing to look at first.
-    Action::Call {
-        effect: EffectKind::Delete,
-        tries: 0,
+    call(EffectKind::Delete)
+}
+
+pub(super) fn next(abandon: bool, done: Action, event: Event, deadline: Deadline) -> Action {
+    match done {
+        Action::Call { .. } => match called(event) {
+            Called::Effected(_) => look(),
+            Called::Refused(fault) | Called::Unknown(Some(fault)) => {
+                failed(abandon, fault.message, deadline)
+            }
+            Called::Unknown(None) => look(),
+        },
+        Action::Observe { .. } => match seen(event) {
+            Observed::Absent => end(Ending::Deleted {
+                remarks: Vec::new(),
+            }),
+            observed @ (Observed::Stopped
+            | Observed::Live { .. }
+            | Observed::Frozen { .. }
+            | Observed::InTransition
+            | Observed::Unknown) => match deadline {
+                Deadline::Ahead => again(),
+                Deadline::Up => {
+                    let message = format!("it was not seen to be gone: {observed:?}");
+                    failed(abandon, message, deadline)
+                }
+            },
+        },
+        // None of these belongs to a delete.
+        Action::Prepare(_)
+        | Action::Quiesce
+        | Action::Unquiesce(_)
+        | Action::Detach
+        | Action::Terminate
+        | Action::Pin
+        | Action::Attach { .. }
+        | Action::LiftQuiesce { .. }
+        | Action::StartMain { .. }
+        | Action::Hook { .. }
+        | Action::Record(_) => look(),
     }
 }
 
-pub(super) fn next(abandon: bool, done: Action, event: Event) -> Action {
-    match (done, event) {
-        (Action::Call { tries, .. }, Event::Effected(_)) => Action::Observe {
-            after: Some(EffectKind::Delete),
-            tries,
-            why: None,
-        },
-        (Action::Call { .. }, Event::Refused(fault) | Event::Unknown(fault)) if abandon => {
-            end(Ending::Deleted {
-                remarks: vec![format!("what may remain: {fault}")],
-            })
-        }
-        (Action::Call { tries, .. }, Event::Refused(_) | Event::Unknown(_)) if tries < TRIES => {
-            Action::Call {
-                effect: EffectKind::Delete,
-                tries: tries + 1,
-            }
-        }
-        (Action::Call { .. }, Event::Refused(fault) | Event::Unknown(fault)) => end(
-            Ending::NotDeleted(Fault::new(Reason::DeleteFailed, fault.message)),
-        ),
-        (Action::Observe { .. }, Event::Observed(Observed::Absent)) => end(Ending::Deleted {
-            remarks: Vec::new(),
+const fn look() -> Action {
+    observe(EffectKind::Delete, Look::Called(None))
+}
+
+const fn again() -> Action {
+    Action::Call {
+        effect: EffectKind::Delete,
+        again: true,
+    }
+}
+
+/// Who abandons it does not wait for what cannot be removed now.
+fn failed(abandon: bool, message: String, deadline: Deadline) -> Action {
+    match (abandon, deadline) {
+        (true, _) => end(Ending::Deleted {
+            remarks: vec![format!("what may remain: {message}")],
         }),
-        (Action::Observe { tries, .. }, Event::Observed(_)) if tries < TRIES => Action::Call {
-            effect: EffectKind::Delete,
-            tries: tries + 1,
-        },
-        (_, event) if abandon => end(Ending::Deleted {
-            remarks: vec![format!("what may remain was last seen as {event:?}")],
-        }),
-        (_, event) => end(Ending::NotDeleted(Fault::new(
+        (false, Deadline::Ahead) => again(),
+        (false, Deadline::Up) => end(Ending::NotDeleted(Fault::new(
             Reason::DeleteFailed,
-            format!("it was not seen to be gone: {event:?}"),
+            message,
         ))),
     }
 }

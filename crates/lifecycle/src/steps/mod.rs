@@ -3,7 +3,8 @@
 //! An owner is a loop: carry out an [`Action`], get an [`Event`], ask [`next`] for the next action.
 //! Actions that record are durable; all others may be repeated after a crash, when [`first`] says
 //! where to go on from the recorded step. Unknown outcomes lead to [`Action::Observe`] and nowhere
-//! else: what has happened is settled by looking, never by assuming.
+//! else: what has happened is settled by looking, never by assuming. An effect whose absence was seen
+//! is tried again while the operation's deadline is ahead; no count decides that something has failed.
 //!
 //! ```text
 //! suspend   Prepare ─ Quiesce ─ Record(Intent) ─┬─ Detach ─────────────── Call ─ Record(End)   freeze
@@ -14,6 +15,7 @@
 //! delete    [begun with its intent] ─ Call ─ Observe ─ Record(End)
 //! ```
 
+mod answer;
 mod delete;
 mod suspend;
 mod wake;
@@ -39,17 +41,16 @@ pub enum Action {
     Terminate,
     /// Resolve the image to what it is now.
     Pin,
-    /// Call the driver under the recorded intent. `tries` counts those of this owner.
+    /// Call the driver under the recorded intent. `again`: this owner has called it before, and
+    /// lets some time pass first.
     Call {
         effect: EffectKind,
-        tries: u32,
+        again: bool,
     },
-    /// Look, until there is an answer or the deadline has passed. `why`: what the call answered
-    /// that made a look necessary.
+    /// Look, until there is an answer or the time for a look has passed.
     Observe {
         after: Option<EffectKind>,
-        tries: u32,
-        why: Option<Fault>,
+        look: Look,
     },
     /// Wait for the supervisor under the issued incarnation, of compute that was started with
     /// `held`.
@@ -69,6 +70,28 @@ pub enum Action {
         remarks: Vec<String>,
     },
     Record(Recording),
+}
+
+/// What makes a look necessary, and so what may follow from it.
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub enum Look {
+    /// This owner has called nothing yet. An earlier one may have; or what is there decides what is
+    /// to be called.
+    First,
+    /// The call left open what is so: it failed with this, or did not lead to what it was called for.
+    Called(Option<Fault>),
+    /// The driver refused, surely without an effect: what is there shows whether anything ran.
+    Refused(Fault),
+    /// What was called has had its time, and is not called again.
+    Spent,
+}
+
+/// Whether the operation may try an effect again. The core has no clock: its owner tells it, by a
+/// monotonic one, on which each owner is granted the operation's whole time anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Deadline {
+    Ahead,
+    Up,
 }
 
 /// What came of an action.
@@ -134,24 +157,44 @@ impl Observed {
             Self::InTransition | Self::Unknown => Compute::Unknown,
         }
     }
-}
 
-/// How often one owner tries an effect whose absence was observed, before it gives up.
-const TRIES: u32 = 3;
+    /// Whether it shows that `effect` has happened. Anything else may still change by a request
+    /// whose reply was lost, as long as the backend may carry it out.
+    #[must_use]
+    pub const fn shows(self, effect: EffectKind) -> bool {
+        match effect {
+            EffectKind::Create | EffectKind::Start | EffectKind::Resume(_) => {
+                matches!(self, Self::Live { .. })
+            }
+            EffectKind::Suspend(Depth::Freeze) => matches!(self, Self::Frozen { .. }),
+            EffectKind::Suspend(Depth::Checkpoint | Depth::Stop) | EffectKind::Delete => {
+                matches!(self, Self::Absent | Self::Stopped)
+            }
+            // New credentials cannot be seen.
+            EffectKind::Reattach => false,
+        }
+    }
+}
 
 /// Where to begin, or to go on after a crash.
 #[must_use]
 pub fn first(sandbox: &Sandbox, op: &Operation) -> Action {
     match op.verb {
         Verb::Suspend { depth, .. } => suspend::first(sandbox, op, depth),
-        Verb::Create | Verb::Resume { .. } | Verb::Start => wake::first(sandbox, op),
+        Verb::Create | Verb::Resume { .. } | Verb::Start => wake::first(op),
         Verb::Delete { .. } => delete::first(),
     }
 }
 
-/// What to do after `done` led to `event`.
+/// What to do after `done` led to `event`, with the operation's deadline as it was then.
 #[must_use]
-pub fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event) -> Action {
+pub fn next(
+    sandbox: &Sandbox,
+    op: &Operation,
+    done: Action,
+    event: Event,
+    deadline: Deadline,
+) -> Action {
     if let Event::Stopped(stopping) = event {
         return match stopping {
             Stopping::Delete(_) => Action::Record(Recording::End(Ending::Interrupted)),
@@ -159,9 +202,11 @@ pub fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event) -> Ac
         };
     }
     match op.verb {
-        Verb::Suspend { depth, .. } => suspend::next(sandbox, op, depth, done, event),
-        Verb::Create | Verb::Resume { .. } | Verb::Start => wake::next(sandbox, op, done, event),
-        Verb::Delete { abandon } => delete::next(abandon, done, event),
+        Verb::Suspend { depth, .. } => suspend::next(sandbox, op, depth, (done, event), deadline),
+        Verb::Create | Verb::Resume { .. } | Verb::Start => {
+            wake::next(sandbox, op, done, event, deadline)
+        }
+        Verb::Delete { abandon } => delete::next(abandon, done, event, deadline),
     }
 }
 
@@ -177,13 +222,48 @@ const fn end(ending: Ending) -> Action {
     Action::Record(Recording::End(ending))
 }
 
-/// The action did not expect this event. Looking is always safe; where looking was what was done,
-/// nothing is known.
-fn lost_track(done: &Action, event: &Event) -> Fault {
-    Fault::new(
-        crate::Reason::DriverTimeout,
-        format!("unexpected result {event:?} of {}", done.name()),
-    )
+/// The first call of an effect under its intent.
+const fn call(effect: EffectKind) -> Action {
+    Action::Call {
+        effect,
+        again: false,
+    }
+}
+
+/// The call of it that a look leads to.
+const fn call_after(effect: EffectKind, look: &Look) -> Action {
+    Action::Call {
+        effect,
+        again: !matches!(look, Look::First),
+    }
+}
+
+const fn observe(after: EffectKind, look: Look) -> Action {
+    Action::Observe {
+        after: Some(after),
+        look,
+    }
+}
+
+impl Look {
+    /// Whether the effect may be called after what was seen.
+    const fn may_call(&self, deadline: Deadline) -> bool {
+        match (self, deadline) {
+            (Self::First | Self::Called(_), Deadline::Ahead) => true,
+            (Self::First | Self::Called(_), Deadline::Up) | (Self::Refused(_) | Self::Spent, _) => {
+                false
+            }
+        }
+    }
+
+    /// What the last call failed with.
+    fn fault(self) -> Option<Fault> {
+        match self {
+            Self::Called(fault) => fault,
+            Self::Refused(fault) => Some(fault),
+            Self::First | Self::Spent => None,
+        }
+    }
 }
 
 impl Action {

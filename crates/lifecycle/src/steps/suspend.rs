@@ -6,7 +6,10 @@
 //!
 //! From Suspended, a deeper suspend never wakes: no supervisor is spoken to and no user code runs.
 
-use super::{Action, Effected, Event, Observed, TRIES, end, intent, lost_track};
+use super::answer::{Answer, Awaited, Called, asked, awaited, called, seen};
+use super::{
+    Action, Deadline, Effected, Event, Look, Observed, call, call_after, end, intent, observe,
+};
 use crate::ids::Incarnation;
 use crate::operation::{EffectKind, Operation, Step};
 use crate::record::{Compute, DriverReference, Sandbox};
@@ -23,15 +26,11 @@ pub(super) fn first(sandbox: &Sandbox, op: &Operation, depth: Depth) -> Action {
                 intent(EffectKind::Suspend(depth))
             }
         }
-        Step::Intent => Action::Observe {
-            after: Some(EffectKind::Suspend(depth)),
-            tries: 0,
-            why: None,
-        },
-        Step::Terminated | Step::Ended => Action::Call {
-            effect: EffectKind::Suspend(depth),
-            tries: 0,
-        },
+        Step::Intent => {
+            let effect = op.intent.map(|intent| intent.effect);
+            observe(effect.unwrap_or(EffectKind::Suspend(depth)), Look::First)
+        }
+        Step::Terminated | Step::Ended => call(EffectKind::Suspend(depth)),
     }
 }
 
@@ -44,154 +43,154 @@ pub(super) fn next(
     sandbox: &Sandbox,
     op: &Operation,
     depth: Depth,
-    done: Action,
-    event: Event,
+    (done, event): (Action, Event),
+    deadline: Deadline,
 ) -> Action {
     let effect = EffectKind::Suspend(depth);
-    match (done, event) {
-        (Action::Prepare(_), Event::Done) if is_deepening(sandbox) => intent(effect),
-        (Action::Prepare(_), Event::Done) => Action::Quiesce,
-        // An owner before this one may have quiesced it already.
-        (Action::Prepare(_), Event::Refused(fault) | Event::Unknown(fault))
-            if op.attempt > 1 && !is_deepening(sandbox) =>
-        {
-            Action::Unquiesce(Box::new(Ending::Aborted(fault)))
-        }
-        (Action::Prepare(_), Event::Refused(fault) | Event::Unknown(fault)) => {
-            end(Ending::Aborted(fault))
-        }
-
-        (Action::Quiesce, Event::Done | Event::DoneWith(_)) => Action::Record(Recording::Intent {
-            effect,
-            pinned: None,
-            quiesced: true,
-        }),
-        (Action::Quiesce, Event::Refused(fault)) => {
-            Action::Unquiesce(Box::new(Ending::Aborted(fault)))
-        }
-        (Action::Quiesce, Event::Unreachable) => match depth {
-            // A stop needs nobody's consent.
-            Depth::Stop => intent(effect),
-            Depth::Freeze | Depth::Checkpoint => {
-                Action::Unquiesce(Box::new(Ending::Aborted(Fault::new(
-                    Reason::SupervisorUnreachable,
-                    "its supervisor does not answer",
-                ))))
+    match done {
+        Action::Prepare(_) => match asked(event) {
+            Answer::Done if is_deepening(sandbox) => intent(effect),
+            Answer::Done => Action::Quiesce,
+            Answer::Refused(fault) => not_prepared(sandbox, op, fault),
+            Answer::Silent => {
+                let why = "its driver did not say whether it could";
+                not_prepared(sandbox, op, Fault::new(Reason::DriverTimeout, why))
             }
         },
-        (Action::Unquiesce(ending), _) => end(*ending),
-
-        (Action::Record(Recording::Intent { .. }), Event::Recorded) => match depth {
-            _ if is_deepening(sandbox) || !op.quiesced => Action::Call { effect, tries: 0 },
-            Depth::Stop => Action::Terminate,
-            Depth::Freeze | Depth::Checkpoint => Action::Detach,
+        Action::Quiesce => after_quiesce(depth, asked(event)),
+        Action::Unquiesce(ending) => end(*ending),
+        Action::Record(recording) => after_record(sandbox, op, depth, &recording),
+        Action::Terminate => match asked(event) {
+            Answer::Done => Action::Record(Recording::Terminated),
+            // It was asked and did not answer: the driver ends what is left.
+            Answer::Refused(_) | Answer::Silent => call(effect),
         },
-        (Action::Terminate, Event::Done) => Action::Record(Recording::Terminated),
-        // It was asked and did not answer: the driver ends what is left.
-        (Action::Terminate, _) | (Action::Record(Recording::Terminated), Event::Recorded) => {
-            Action::Call { effect, tries: 0 }
-        }
-        (Action::Detach, Event::Done) => Action::Call { effect, tries: 0 },
-        (Action::Detach, _) => reattach(Fault::new(
-            Reason::SuspendAborted,
-            "its supervisor did not let go of the connection",
-        )),
-
-        (
-            Action::Call {
-                effect: EffectKind::Suspend(_),
-                tries,
-            },
-            event,
-        ) => after_call(sandbox, depth, tries, event),
-        (
-            Action::Observe {
-                after: Some(EffectKind::Reattach),
-                tries,
-                ..
-            },
-            Event::Observed(observed),
-        ) => settle_reattach(depth, tries, observed),
-        (Action::Observe { tries, .. }, Event::Observed(observed)) => {
-            settle(sandbox, op, depth, tries, observed)
-        }
-
-        (Action::Record(Recording::Reattach(_)), Event::Recorded) => Action::Call {
+        Action::Detach => match asked(event) {
+            Answer::Done => call(effect),
+            Answer::Refused(_) | Answer::Silent => reattach(Fault::new(
+                Reason::SuspendAborted,
+                "its supervisor did not let go of the connection",
+            )),
+        },
+        Action::Call {
+            effect: EffectKind::Suspend(_),
+            ..
+        } => after_call(sandbox, depth, called(event)),
+        Action::Call {
             effect: EffectKind::Reattach,
-            tries: 0,
+            ..
+        } => after_reattach(called(event)),
+        Action::Observe { after, look } => {
+            let observed = seen(event);
+            match after {
+                Some(EffectKind::Reattach) => settle_reattach(depth, &look, observed, deadline),
+                Some(
+                    EffectKind::Suspend(_)
+                    | EffectKind::Create
+                    | EffectKind::Start
+                    | EffectKind::Resume(_)
+                    | EffectKind::Delete,
+                )
+                | None => settle(sandbox, op, depth, &look, observed, deadline),
+            }
+        }
+        Action::Attach { .. } => match awaited(event) {
+            Awaited::Attached => Action::Unquiesce(Box::new(Ending::Aborted(
+                op.aborting
+                    .clone()
+                    .unwrap_or_else(|| Fault::new(Reason::SuspendAborted, "undone")),
+            ))),
+            Awaited::ComputeGone => asleep_on_storage(depth),
+            Awaited::Late => observe(EffectKind::Reattach, Look::Spent),
         },
-        (
-            Action::Call {
-                effect: EffectKind::Reattach,
-                tries,
-            },
-            Event::Effected(effected),
-        ) => match effected.compute {
-            Compute::Live { held } => Action::Attach { held },
-            Compute::Absent | Compute::Frozen { .. } | Compute::Unknown => Action::Observe {
-                after: Some(EffectKind::Reattach),
-                tries,
-                why: None,
-            },
-        },
-        // The count goes on: without it this would go round for ever, and reach no boundary at
-        // which a delete is seen.
-        (
-            Action::Call {
-                effect: EffectKind::Reattach,
-                tries,
-            },
-            _,
-        ) => Action::Observe {
-            after: Some(EffectKind::Reattach),
-            tries: tries + 1,
-            why: None,
-        },
-        (Action::Attach { .. }, Event::Attached) => Action::Unquiesce(Box::new(Ending::Aborted(
-            op.aborting
-                .clone()
-                .unwrap_or_else(|| Fault::new(Reason::SuspendAborted, "undone")),
-        ))),
-        (Action::Attach { .. }, Event::ComputeGone) => asleep_on_storage(depth),
-        (Action::Attach { .. }, _) => Action::Observe {
-            after: Some(EffectKind::Reattach),
-            tries: TRIES,
-            why: None,
-        },
-        (done, event) => look_again(depth, &done, &event),
+        // None of these belongs to a suspend.
+        Action::Call {
+            effect:
+                EffectKind::Create | EffectKind::Start | EffectKind::Resume(_) | EffectKind::Delete,
+            ..
+        }
+        | Action::Pin
+        | Action::LiftQuiesce { .. }
+        | Action::StartMain { .. }
+        | Action::Hook { .. } => observe(effect, Look::Spent),
     }
 }
 
-fn after_call(sandbox: &Sandbox, depth: Depth, tries: u32, event: Event) -> Action {
-    match event {
-        Event::Effected(effected) => match (depth, effected.compute) {
+fn not_prepared(sandbox: &Sandbox, op: &Operation, fault: Fault) -> Action {
+    // An owner before this one may have quiesced it already.
+    if op.attempt > 1 && !is_deepening(sandbox) {
+        Action::Unquiesce(Box::new(Ending::Aborted(fault)))
+    } else {
+        end(Ending::Aborted(fault))
+    }
+}
+
+fn after_quiesce(depth: Depth, answer: Answer) -> Action {
+    let back = |fault| Action::Unquiesce(Box::new(Ending::Aborted(fault)));
+    match (answer, depth) {
+        (Answer::Done, _) => Action::Record(Recording::Intent {
+            effect: EffectKind::Suspend(depth),
+            pinned: None,
+            quiesced: true,
+        }),
+        (Answer::Refused(fault), _) => back(fault),
+        // A stop needs nobody's consent.
+        (Answer::Silent, Depth::Stop) => intent(EffectKind::Suspend(depth)),
+        (Answer::Silent, Depth::Freeze | Depth::Checkpoint) => back(Fault::new(
+            Reason::SupervisorUnreachable,
+            "its supervisor does not answer",
+        )),
+    }
+}
+
+fn after_record(sandbox: &Sandbox, op: &Operation, depth: Depth, recording: &Recording) -> Action {
+    let effect = EffectKind::Suspend(depth);
+    match recording {
+        Recording::Intent { .. } => match depth {
+            _ if is_deepening(sandbox) || !op.quiesced => call(effect),
+            Depth::Stop => Action::Terminate,
+            Depth::Freeze | Depth::Checkpoint => Action::Detach,
+        },
+        Recording::Terminated => call(effect),
+        Recording::Reattach(_) => call(EffectKind::Reattach),
+        // None of these is recorded by a suspend that goes on.
+        Recording::GiveUpMemory | Recording::FallBack | Recording::End(_) => {
+            observe(effect, Look::Spent)
+        }
+    }
+}
+
+fn after_call(sandbox: &Sandbox, depth: Depth, called: Called) -> Action {
+    let effect = EffectKind::Suspend(depth);
+    match called {
+        Called::Effected(effected) => match (depth, effected.compute) {
             (Depth::Freeze, Compute::Frozen { .. })
             | (Depth::Checkpoint | Depth::Stop, Compute::Absent) => asleep(depth, effected),
             (Depth::Freeze, Compute::Absent) => asleep_on_storage(depth),
-            (_, Compute::Live { .. } | Compute::Frozen { .. } | Compute::Unknown) => {
-                Action::Observe {
-                    after: Some(EffectKind::Suspend(depth)),
-                    tries: tries + 1,
-                    why: None,
-                }
-            }
+            (Depth::Freeze, Compute::Live { .. } | Compute::Unknown)
+            | (
+                Depth::Checkpoint | Depth::Stop,
+                Compute::Live { .. } | Compute::Frozen { .. } | Compute::Unknown,
+            ) => observe(effect, Look::Called(None)),
         },
         // Surely no effect. What was promised before is still so.
-        Event::Refused(fault) if is_deepening(sandbox) => end(Ending::Aborted(fault)),
-        Event::Refused(fault) if depth.keeps_memory() => reattach(fault),
-        Event::Refused(_) | Event::Unknown(_) => Action::Observe {
-            after: Some(EffectKind::Suspend(depth)),
-            tries: tries + 1,
-            why: None,
+        Called::Refused(fault) if is_deepening(sandbox) => end(Ending::Aborted(fault)),
+        Called::Refused(fault) if depth.keeps_memory() => reattach(fault),
+        Called::Refused(fault) => observe(effect, Look::Called(Some(fault))),
+        Called::Unknown(fault) => observe(effect, Look::Called(fault)),
+    }
+}
+
+fn after_reattach(called: Called) -> Action {
+    match called {
+        Called::Effected(effected) => match effected.compute {
+            Compute::Live { held } => Action::Attach { held },
+            Compute::Absent | Compute::Frozen { .. } | Compute::Unknown => {
+                observe(EffectKind::Reattach, Look::Called(None))
+            }
         },
-        event => look_again(
-            depth,
-            &Action::Call {
-                effect: EffectKind::Suspend(depth),
-                tries,
-            },
-            &event,
-        ),
+        Called::Refused(fault) => observe(EffectKind::Reattach, Look::Called(Some(fault))),
+        Called::Unknown(fault) => observe(EffectKind::Reattach, Look::Called(fault)),
     }
 }
 
@@ -200,18 +199,16 @@ fn settle(
     sandbox: &Sandbox,
     op: &Operation,
     depth: Depth,
-    tries: u32,
+    look: &Look,
     observed: Observed,
+    deadline: Deadline,
 ) -> Action {
-    // From one: zero is a look of a recovered owner's, before anything was called.
-    let again = Action::Call {
-        effect: EffectKind::Suspend(depth),
-        tries: tries.max(1),
-    };
+    let may_call = look.may_call(deadline);
+    let again = call_after(EffectKind::Suspend(depth), look);
     match (depth, observed) {
         // It is done, and only the driver can write the reference by which it is restored: asked
         // again under the same key, it answers with what it did.
-        (Depth::Freeze, Observed::Frozen { .. }) if tries < TRIES => again,
+        (Depth::Freeze, Observed::Frozen { .. }) if may_call => again,
         (Depth::Freeze, Observed::Frozen { held }) => frozen(held),
         (Depth::Freeze, Observed::Live { .. }) => reattach(Fault::new(
             Reason::SuspendAborted,
@@ -222,7 +219,7 @@ fn settle(
         }
         // Called also where nothing is there: the driver syncs the storage, and only its answer
         // tells what is left to be removed.
-        (Depth::Stop, Observed::Absent | Observed::Stopped) if tries < TRIES => again,
+        (Depth::Stop, Observed::Absent | Observed::Stopped) if may_call => again,
         (Depth::Stop, Observed::Absent | Observed::Stopped) => asleep(
             depth,
             Effected {
@@ -235,12 +232,15 @@ fn settle(
         ),
         // Recovered before its processes were asked to end: ask them.
         (Depth::Stop, Observed::Live { .. })
-            if tries == 0 && op.step == Step::Intent && op.quiesced && !is_deepening(sandbox) =>
+            if *look == Look::First
+                && op.step == Step::Intent
+                && op.quiesced
+                && !is_deepening(sandbox) =>
         {
             Action::Terminate
         }
         (Depth::Stop | Depth::Checkpoint, Observed::Live { .. } | Observed::Frozen { .. })
-            if tries < TRIES =>
+            if may_call =>
         {
             again
         }
@@ -250,7 +250,16 @@ fn settle(
                 "its frozen compute could not be ended",
             )))
         }
-        (depth, observed) => end(Ending::Failed {
+        (Depth::Checkpoint, Observed::Live { .. }) => reattach(Fault::new(
+            Reason::SuspendAborted,
+            "the checkpoint did not happen; it is running on",
+        )),
+        (Depth::Stop, Observed::Live { .. })
+        | (Depth::Stop | Depth::Checkpoint, Observed::Frozen { .. })
+        | (
+            Depth::Freeze | Depth::Checkpoint | Depth::Stop,
+            Observed::InTransition | Observed::Unknown,
+        ) => end(Ending::Failed {
             fault: Fault::new(
                 match depth {
                     Depth::Stop => Reason::StopFailed,
@@ -265,12 +274,9 @@ fn settle(
 }
 
 /// A suspend that did not happen has given its compute new credentials, or tried to.
-fn settle_reattach(depth: Depth, tries: u32, observed: Observed) -> Action {
+fn settle_reattach(depth: Depth, look: &Look, observed: Observed, deadline: Deadline) -> Action {
     match observed {
-        Observed::Live { .. } if tries < TRIES => Action::Call {
-            effect: EffectKind::Reattach,
-            tries,
-        },
+        Observed::Live { .. } if look.may_call(deadline) => call_after(EffectKind::Reattach, look),
         // The freeze came late, and is confirmed now: it sleeps as it was asked to.
         Observed::Frozen { held } if depth == Depth::Freeze => frozen(held),
         Observed::Absent | Observed::Stopped => asleep_on_storage(depth),
@@ -327,18 +333,4 @@ fn asleep_on_storage(promised: Depth) -> Action {
         debts: Vec::new(),
         remarks: Vec::new(),
     }))
-}
-
-fn look_again(depth: Depth, done: &Action, event: &Event) -> Action {
-    match done {
-        Action::Observe { .. } => end(Ending::Failed {
-            fault: lost_track(done, event),
-            compute: Compute::Unknown,
-        }),
-        _ => Action::Observe {
-            after: Some(EffectKind::Suspend(depth)),
-            tries: TRIES,
-            why: None,
-        },
-    }
 }

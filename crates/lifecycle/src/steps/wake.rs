@@ -4,33 +4,26 @@
 //! retry happens only where absence (or a compute still frozen) was seen. Once something ran,
 //! nothing reports Suspended again with the same memory.
 
-use super::{Action, Event, Observed, TRIES, end, intent, lost_track};
+use super::answer::{Awaited, Called, awaited, called, remark, seen};
+use super::{Action, Deadline, Event, Look, Observed, call, call_after, end, intent, observe};
 use crate::ids::Incarnation;
 use crate::operation::{Achieved, EffectKind, Operation, Step, Verb};
 use crate::record::{Compute, Debt, DebtKind, Sandbox};
 use crate::recording::{Ending, Memory, Recording};
 use crate::{Depth, Fault, Reason};
 
-pub(super) fn first(_sandbox: &Sandbox, op: &Operation) -> Action {
+pub(super) fn first(op: &Operation) -> Action {
     match (op.step, op.intent) {
         // Recorded by an owner that is gone: it may have happened.
-        (Step::Intent, Some(intent)) if op.attempt > 1 => Action::Observe {
-            after: Some(intent.effect),
-            tries: 0,
-            why: None,
-        },
-        (Step::Intent, Some(intent)) => Action::Call {
-            effect: intent.effect,
-            tries: 0,
-        },
+        (Step::Intent, Some(intent)) if op.attempt > 1 => observe(intent.effect, Look::First),
+        (Step::Intent, Some(intent)) => call(intent.effect),
         (Step::Waiting | Step::Begun | Step::Intent | Step::Terminated | Step::Ended, _) => {
             match op.verb {
                 Verb::Create => Action::Pin,
                 Verb::Resume { .. } | Verb::Start | Verb::Suspend { .. } | Verb::Delete { .. } => {
                     Action::Observe {
                         after: None,
-                        tries: 0,
-                        why: None,
+                        look: Look::First,
                     }
                 }
             }
@@ -38,118 +31,120 @@ pub(super) fn first(_sandbox: &Sandbox, op: &Operation) -> Action {
     }
 }
 
-pub(super) fn next(sandbox: &Sandbox, op: &Operation, done: Action, event: Event) -> Action {
-    match (done, event) {
-        (Action::Pin, Event::Pinned(digest)) => Action::Record(Recording::Intent {
-            effect: EffectKind::Create,
-            pinned: Some(digest),
-            quiesced: false,
-        }),
-        (Action::Pin, Event::Refused(fault) | Event::Unknown(fault)) => end(Ending::NeverWas {
-            fault,
-            debts: Vec::new(),
-        }),
-
-        (Action::Record(Recording::Intent { effect, .. }), Event::Recorded) => {
-            Action::Call { effect, tries: 0 }
+pub(super) fn next(
+    sandbox: &Sandbox,
+    op: &Operation,
+    done: Action,
+    event: Event,
+    deadline: Deadline,
+) -> Action {
+    match done {
+        Action::Pin => after_pin(event),
+        Action::Record(recording) => match recording {
+            Recording::Intent { effect, .. } => call(effect),
+            Recording::GiveUpMemory => call(EffectKind::Suspend(Depth::Stop)),
+            Recording::FallBack => call(EffectKind::Start),
+            // None of these is recorded by what goes on to wake.
+            Recording::Terminated | Recording::Reattach(_) | Recording::End(_) => look_once(op),
+        },
+        Action::Call { effect, .. } => after_call(sandbox, op, effect, called(event)),
+        Action::Observe { after, look } => settle(sandbox, op, after, look, seen(event), deadline),
+        Action::Attach { held } => match awaited(event) {
+            Awaited::Attached => attached(sandbox, op, held),
+            Awaited::ComputeGone | Awaited::Late => look_once(op),
+        },
+        Action::LiftQuiesce { held } => start_main(sandbox, op, held),
+        Action::StartMain { held } => {
+            ready_or_hook(sandbox, op, held, remark(event).into_iter().collect())
         }
-        (Action::Record(Recording::GiveUpMemory), Event::Recorded) => Action::Call {
-            effect: EffectKind::Suspend(Depth::Stop),
-            tries: 0,
-        },
-        (Action::Record(Recording::FallBack), Event::Recorded) => Action::Call {
-            effect: EffectKind::Start,
-            tries: 0,
-        },
+        Action::Hook { held, mut remarks } => {
+            remarks.extend(remark(event));
+            ready(sandbox, op, held, remarks)
+        }
+        // None of these belongs to what wakes.
+        Action::Prepare(_)
+        | Action::Quiesce
+        | Action::Unquiesce(_)
+        | Action::Detach
+        | Action::Terminate => look_once(op),
+    }
+}
 
-        // What was there before a cold start is settled absent.
-        (
-            Action::Call {
-                effect: EffectKind::Suspend(_),
-                tries,
-            },
-            Event::Effected(effected),
-        ) => match effected.compute {
+/// Looked at as one that may have run: no further call.
+fn look_once(op: &Operation) -> Action {
+    Action::Observe {
+        after: op.intent.map(|intent| intent.effect),
+        look: Look::Spent,
+    }
+}
+
+fn after_pin(event: Event) -> Action {
+    let fault = match event {
+        Event::Pinned(digest) => {
+            return Action::Record(Recording::Intent {
+                effect: EffectKind::Create,
+                pinned: Some(digest),
+                quiesced: false,
+            });
+        }
+        Event::Refused(fault) | Event::Unknown(fault) => fault,
+        Event::Done
+        | Event::DoneWith(_)
+        | Event::Unreachable
+        | Event::Effected(_)
+        | Event::Observed(_)
+        | Event::Attached
+        | Event::AttachTimeout
+        | Event::ComputeGone
+        | Event::Recorded
+        | Event::Stopped(_) => Fault::new(Reason::DriverTimeout, "its image was not resolved"),
+    };
+    end(Ending::NeverWas {
+        fault,
+        debts: Vec::new(),
+    })
+}
+
+fn after_call(sandbox: &Sandbox, op: &Operation, effect: EffectKind, called: Called) -> Action {
+    match (called, effect) {
+        (Called::Effected(effected), EffectKind::Suspend(_)) => match effected.compute {
+            // What was there before a cold start is settled absent.
             Compute::Absent if owes_compute(&effected.leftovers) => {
                 not_yet(sandbox, effected.leftovers)
             }
             Compute::Absent => intent(EffectKind::Start),
-            Compute::Live { .. } | Compute::Frozen { .. } | Compute::Unknown => Action::Observe {
-                after: Some(EffectKind::Suspend(Depth::Stop)),
-                tries,
-                why: None,
-            },
+            Compute::Live { .. } | Compute::Frozen { .. } | Compute::Unknown => {
+                observe(EffectKind::Suspend(Depth::Stop), Look::Called(None))
+            }
         },
-        (Action::Call { effect, tries }, Event::Effected(effected)) => match effected.compute {
+        (
+            Called::Effected(effected),
+            EffectKind::Create
+            | EffectKind::Start
+            | EffectKind::Resume(_)
+            | EffectKind::Reattach
+            | EffectKind::Delete,
+        ) => match effected.compute {
             Compute::Live { held } => Action::Attach { held },
             // Not what it was called for: look.
-            Compute::Absent | Compute::Frozen { .. } | Compute::Unknown => Action::Observe {
-                after: Some(effect),
-                tries,
-                why: None,
-            },
-        },
-        (
-            Action::Call {
-                effect: EffectKind::Create,
-                ..
-            },
-            Event::Refused(fault),
-        ) => never_was(op, fault),
-        (
-            Action::Call {
-                effect: effect @ (EffectKind::Start | EffectKind::Resume(_)),
-                ..
-            },
-            Event::Refused(fault),
-        ) => refused(sandbox, op, effect, fault),
-        (Action::Call { effect, tries }, Event::Refused(fault) | Event::Unknown(fault)) => {
-            Action::Observe {
-                after: Some(effect),
-                tries,
-                why: Some(fault),
+            Compute::Absent | Compute::Frozen { .. } | Compute::Unknown => {
+                observe(effect, Look::Called(None))
             }
-        }
-
-        (Action::Observe { after, tries, why }, Event::Observed(observed)) => {
-            settle(sandbox, op, after, tries, why, observed)
-        }
-
-        (Action::Attach { held }, Event::Attached) => attached(sandbox, op, held),
-        (Action::Attach { .. }, Event::AttachTimeout | Event::ComputeGone | Event::Unreachable) => {
-            // Looked at as one that has run: TRIES leaves no further call.
-            Action::Observe {
-                after: op.intent.map(|intent| intent.effect),
-                tries: TRIES + 1,
-                why: None,
-            }
-        }
-        (Action::LiftQuiesce { held }, _) => start_main(sandbox, op, held),
-        (Action::StartMain { held }, event) => ready_or_hook(sandbox, op, held, remark(event)),
-        (Action::Hook { held, mut remarks }, event) => {
-            remarks.extend(remark(event));
-            ready(sandbox, op, held, remarks)
-        }
-        (done, event) => match done {
-            Action::Observe { .. } => end(Ending::Failed {
-                fault: lost_track(&done, &event),
-                compute: Compute::Unknown,
-            }),
-            _ => Action::Observe {
-                after: op.intent.map(|intent| intent.effect),
-                tries: TRIES + 1,
-                why: None,
-            },
         },
-    }
-}
-
-fn remark(event: Event) -> Vec<String> {
-    match event {
-        Event::DoneWith(remark) => vec![remark],
-        Event::Refused(fault) | Event::Unknown(fault) => vec![fault.message],
-        Event::Unreachable => vec!["its supervisor did not answer".to_owned()],
-        _ => Vec::new(),
+        (Called::Refused(fault), EffectKind::Create) => never_was(op, fault),
+        // Only looking proves that frozen compute is still frozen.
+        (Called::Refused(fault), EffectKind::Resume(Depth::Freeze)) => {
+            observe(effect, Look::Refused(fault))
+        }
+        (Called::Refused(fault), EffectKind::Resume(Depth::Checkpoint | Depth::Stop)) => {
+            not_restored(op, fault)
+        }
+        (Called::Refused(fault), EffectKind::Start) => cold_start_failed(sandbox, fault.message),
+        (
+            Called::Refused(fault),
+            EffectKind::Suspend(_) | EffectKind::Reattach | EffectKind::Delete,
+        ) => observe(effect, Look::Called(Some(fault))),
+        (Called::Unknown(fault), _) => observe(effect, Look::Called(fault)),
     }
 }
 
@@ -166,30 +161,17 @@ fn never_was(op: &Operation, fault: Fault) -> Action {
     })
 }
 
-/// The driver refused, surely without an effect: nothing ran.
-fn refused(sandbox: &Sandbox, op: &Operation, effect: EffectKind, fault: Fault) -> Action {
-    match effect {
-        // Only looking proves that frozen compute is still frozen.
-        EffectKind::Resume(Depth::Freeze) => Action::Observe {
-            after: Some(effect),
-            tries: TRIES,
-            why: None,
-        },
-        EffectKind::Resume(Depth::Checkpoint | Depth::Stop) if falls_back(op) => {
-            Action::Record(Recording::FallBack)
-        }
-        EffectKind::Resume(Depth::Checkpoint | Depth::Stop) => end(Ending::StillSuspended {
-            fault: Fault::new(Reason::RestoreFailed, fault.message),
-            memory: Memory::NothingRan,
-            compute: Compute::Absent,
-            debts: Vec::new(),
-        }),
-        EffectKind::Create
-        | EffectKind::Start
-        | EffectKind::Suspend(_)
-        | EffectKind::Reattach
-        | EffectKind::Delete => cold_start_failed(sandbox, fault.message),
+/// The driver refused to restore, surely without an effect: nothing ran.
+fn not_restored(op: &Operation, fault: Fault) -> Action {
+    if falls_back(op) {
+        return Action::Record(Recording::FallBack);
     }
+    end(Ending::StillSuspended {
+        fault: Fault::new(Reason::RestoreFailed, fault.message),
+        memory: Memory::NothingRan,
+        compute: Compute::Absent,
+        debts: Vec::new(),
+    })
 }
 
 fn falls_back(op: &Operation) -> bool {
@@ -229,22 +211,22 @@ fn asleep_on_storage(sandbox: &Sandbox, message: String, debts: Vec<Debt>) -> Ac
     })
 }
 
-/// What was seen decides. `tries` above [`TRIES`]: the effect had happened, or must not be tried
-/// again. `why`: what the last call failed with; without it, it did what it was called for.
+/// What was seen decides.
 fn settle(
     sandbox: &Sandbox,
     op: &Operation,
     after: Option<EffectKind>,
-    tries: u32,
-    why: Option<Fault>,
+    look: Look,
     observed: Observed,
+    deadline: Deadline,
 ) -> Action {
-    let spent = tries > TRIES;
-    let again = |effect| Action::Call {
-        effect,
-        tries: tries + 1,
-    };
+    let may_call = look.may_call(deadline);
     match (after, observed) {
+        // A create that nobody can tell of stays Creating, with its name and its room, and is looked
+        // at until it is settled. A delete leads out.
+        (Some(EffectKind::Create), Observed::Unknown | Observed::InTransition) => {
+            observe(EffectKind::Create, look)
+        }
         (Some(EffectKind::Suspend(_)), Observed::Unknown | Observed::InTransition) => {
             end(Ending::Failed {
                 fault: Fault::new(
@@ -254,7 +236,16 @@ fn settle(
                 compute: Compute::Unknown,
             })
         }
-        (_, Observed::Unknown | Observed::InTransition) => end(Ending::Failed {
+        (
+            Some(
+                EffectKind::Start
+                | EffectKind::Resume(_)
+                | EffectKind::Reattach
+                | EffectKind::Delete,
+            )
+            | None,
+            Observed::Unknown | Observed::InTransition,
+        ) => end(Ending::Failed {
             fault: Fault::new(
                 Reason::DriverTimeout,
                 "its compute could not be observed in time",
@@ -271,8 +262,8 @@ fn settle(
         // Compute of before is in the way of a cold start. It has ended, and only the driver can
         // tell what it left: asked again under the same key, it answers.
         (Some(effect @ EffectKind::Suspend(_)), Observed::Absent | Observed::Stopped) => {
-            if tries < TRIES {
-                again(effect)
+            if may_call {
+                call_after(effect, &look)
             } else {
                 intent(EffectKind::Start)
             }
@@ -281,8 +272,8 @@ fn settle(
             Some(effect @ EffectKind::Suspend(_)),
             Observed::Live { .. } | Observed::Frozen { .. },
         ) => {
-            if tries < TRIES {
-                again(effect)
+            if may_call {
+                call_after(effect, &look)
             } else {
                 end(Ending::Failed {
                     fault: Fault::new(Reason::StopFailed, "its old compute could not be ended"),
@@ -292,31 +283,51 @@ fn settle(
         }
 
         // It is there. Either it attaches now, or it had its time.
-        (Some(_), Observed::Live { held }) if !spent => Action::Attach { held },
-        (Some(_), Observed::Live { .. }) => end(Ending::Failed {
-            fault: Fault::new(
-                Reason::AttachTimeout,
-                "its supervisor did not attach in time",
+        (
+            Some(
+                EffectKind::Create
+                | EffectKind::Start
+                | EffectKind::Resume(_)
+                | EffectKind::Reattach
+                | EffectKind::Delete,
             ),
-            compute: observed.compute(),
-        }),
+            Observed::Live { held },
+        ) => match look {
+            Look::First | Look::Called(_) | Look::Refused(_) => Action::Attach { held },
+            Look::Spent => end(Ending::Failed {
+                fault: Fault::new(
+                    Reason::AttachTimeout,
+                    "its supervisor did not attach in time",
+                ),
+                compute: observed.compute(),
+            }),
+        },
 
         // Still frozen: nothing ran.
         (Some(effect @ EffectKind::Resume(Depth::Freeze)), Observed::Frozen { .. }) => {
-            if tries < TRIES {
-                again(effect)
+            if may_call {
+                call_after(effect, &look)
             } else if falls_back(op) {
                 Action::Record(Recording::GiveUpMemory)
             } else {
                 end(Ending::StillSuspended {
-                    fault: Fault::new(Reason::RestoreFailed, "it could not be thawed"),
+                    fault: Fault::new(Reason::RestoreFailed, not_thawed(look)),
                     memory: Memory::NothingRan,
                     compute: observed.compute(),
                     debts: Vec::new(),
                 })
             }
         }
-        (Some(_), Observed::Frozen { .. }) => end(Ending::Failed {
+        (
+            Some(
+                EffectKind::Create
+                | EffectKind::Start
+                | EffectKind::Resume(Depth::Checkpoint | Depth::Stop)
+                | EffectKind::Reattach
+                | EffectKind::Delete,
+            ),
+            Observed::Frozen { .. },
+        ) => end(Ending::Failed {
             fault: Fault::new(
                 Reason::AttachTimeout,
                 "its compute was frozen behind our back",
@@ -333,18 +344,25 @@ fn settle(
         (
             Some(effect @ (EffectKind::Create | EffectKind::Start)),
             Observed::Absent | Observed::Stopped,
-        ) if tries < TRIES => again(effect),
+        ) if may_call => call_after(effect, &look),
         (Some(EffectKind::Create), Observed::Absent | Observed::Stopped) => {
-            never_was(op, Fault::new(Reason::StartFailed, never_attached(why)))
+            never_was(op, Fault::new(Reason::StartFailed, never_attached(look)))
         }
         (Some(EffectKind::Start | EffectKind::Delete), Observed::Absent | Observed::Stopped) => {
-            cold_start_failed(sandbox, never_attached(why))
+            cold_start_failed(sandbox, never_attached(look))
         }
     }
 }
 
-fn never_attached(why: Option<Fault>) -> String {
-    why.map_or_else(
+fn not_thawed(look: Look) -> String {
+    look.fault().map_or_else(
+        || "it could not be thawed".to_owned(),
+        |fault| fault.message,
+    )
+}
+
+fn never_attached(look: Look) -> String {
+    look.fault().map_or_else(
         || "its compute ended before its supervisor attached".to_owned(),
         |fault| fault.message,
     )

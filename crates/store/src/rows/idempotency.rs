@@ -1,7 +1,7 @@
 //! Keys that make a call repeatable.
 
 use overwinter_lifecycle::ids::{Millis, OperationId, SandboxId};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{blob, limit, operation_id, sandbox_id};
 use crate::core::Tx;
@@ -15,12 +15,12 @@ pub(crate) struct Earlier {
 
 /// Looks a key up. One that has expired is as good as new.
 pub(crate) fn find(
-    tx: &Tx<'_>,
+    conn: &Connection,
     tenant: &str,
     asked: &Idempotency,
     now: Millis,
 ) -> Result<Option<Earlier>, AcceptError> {
-    let mut look = tx.conn.prepare_cached(
+    let mut look = conn.prepare_cached(
         "SELECT body_hash, sandbox, operation FROM idempotency
          WHERE day = ?1 AND tenant = ?2 AND method = ?3 AND key = ?4 AND expires_at > ?5",
     )?;

@@ -1,6 +1,7 @@
 //! What became of processes.
 
 use overwinter_lifecycle::ids::{Millis, SandboxId};
+use overwinter_lifecycle::recording::ProcessesEnded;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 
@@ -11,26 +12,36 @@ use crate::{ProcessResult, StoreError};
 /// The newest of a sandbox that are kept.
 const KEPT: u32 = 1000;
 
-/// Keeps results; the first of a process is the one that stays, so a repeated report is nothing.
-pub(crate) fn save(
+/// Stands for "not ended": sorts before every end, and no sweep reaches it.
+const RUNNING: i64 = i64::MAX;
+
+/// Keeps what was learnt of processes. The first end of a process is the one that stays, so a
+/// repeated report is nothing; an end completes what was known while it ran.
+pub(crate) fn save<'a>(
     tx: &Tx<'_>,
     sandbox: SandboxId,
-    results: &[ProcessResult],
+    results: impl IntoIterator<Item = &'a ProcessResult>,
 ) -> Result<(), StoreError> {
+    let mut saved = false;
     for result in results {
+        saved = true;
         tx.conn
             .prepare_cached(
                 "INSERT INTO process_results (sandbox, process, exited_at, body)
-                 VALUES (?1, ?2, ?3, ?4) ON CONFLICT (sandbox, process) DO NOTHING",
+                 VALUES (?1, ?2, ?3, ?4) ON CONFLICT (sandbox, process) DO UPDATE
+                     SET exited_at = excluded.exited_at,
+                         body = json_patch(process_results.body, excluded.body)
+                     WHERE process_results.exited_at = ?5 AND excluded.exited_at <> ?5",
             )?
             .execute(params![
                 blob(sandbox),
                 result.process.into_bytes(),
-                result.exited_at.0,
+                result.exited_at.map_or(RUNNING, |at| at.0),
                 encode("process_results", result.process, &result.body)?,
+                RUNNING,
             ])?;
     }
-    if !results.is_empty() {
+    if saved {
         tx.conn
             .prepare_cached(
                 "DELETE FROM process_results WHERE rowid IN
@@ -40,6 +51,45 @@ pub(crate) fn save(
             .execute(params![blob(sandbox), KEPT])?;
     }
     Ok(())
+}
+
+/// Whatever still counts as running has ended, now and so.
+pub(crate) fn end_running(
+    tx: &Tx<'_>,
+    sandbox: SandboxId,
+    how: ProcessesEnded,
+    now: Millis,
+) -> Result<(), StoreError> {
+    let cause = match how {
+        ProcessesEnded::Suspension => ProcessResult::SUSPENSION,
+        ProcessesEnded::Lost => ProcessResult::LOST,
+    };
+    tx.conn
+        .prepare_cached(
+            "UPDATE process_results
+             SET exited_at = ?2, body = json_set(body, '$.' || ?3, ?4)
+             WHERE sandbox = ?1 AND exited_at = ?5",
+        )?
+        .execute(params![
+            blob(sandbox),
+            now.0,
+            ProcessResult::CAUSE,
+            cause,
+            RUNNING
+        ])?;
+    Ok(())
+}
+
+/// Every process that is known, and whether it runs.
+pub(crate) fn ids(conn: &Connection, sandbox: SandboxId) -> Result<Vec<(Uuid, bool)>, StoreError> {
+    let ids = conn
+        .prepare_cached("SELECT process, exited_at FROM process_results WHERE sandbox = ?1")?
+        .query_map([blob(sandbox)], |row| {
+            let running = row.get::<_, i64>(1)? == RUNNING;
+            Ok((Uuid::from_bytes(row.get(0)?), running))
+        })?
+        .collect::<Result<_, _>>()?;
+    Ok(ids)
 }
 
 pub(crate) fn all(conn: &Connection, sandbox: SandboxId) -> Result<Vec<ProcessResult>, StoreError> {
@@ -88,7 +138,7 @@ fn understand((process, exited_at, body): Raw) -> Result<ProcessResult, StoreErr
     let process = Uuid::from_bytes(process);
     Ok(ProcessResult {
         process,
-        exited_at: Millis(exited_at),
+        exited_at: (exited_at != RUNNING).then_some(Millis(exited_at)),
         body: decode("process_results", process, &body)?,
     })
 }

@@ -11,6 +11,8 @@ use overwinter_lifecycle::operation::{Operation, Outcome, Step, Stopping, Verb};
 use overwinter_lifecycle::record::{Desired, Sandbox};
 use overwinter_lifecycle::{Fault, Reason};
 
+use rusqlite::Connection;
+
 use crate::core::Tx;
 use crate::rows::{effects, idempotency, operations, sandboxes};
 use crate::{Accept, AcceptError, Accepted, Disposition, Idempotency, NewSandbox, StoreError};
@@ -18,7 +20,7 @@ use crate::{Accept, AcceptError, Accepted, Disposition, Idempotency, NewSandbox,
 pub(crate) fn create(tx: &Tx<'_>, new: &NewSandbox) -> Result<Accepted, AcceptError> {
     let (mut sandbox, now) = (new.sandbox.clone(), new.now);
     let key = new.idempotency.as_ref();
-    if let Some(replay) = replay(tx, &sandbox.tenant, key, now)? {
+    if let Some(replay) = replay(tx.conn, &sandbox.tenant, key, now)? {
         return Ok(replay);
     }
     if let Some(id) = sandboxes::holder(tx.conn, &sandbox.tenant, &sandbox.name)? {
@@ -47,7 +49,7 @@ pub(crate) fn create(tx: &Tx<'_>, new: &NewSandbox) -> Result<Accepted, AcceptEr
 pub(crate) fn accept(tx: &Tx<'_>, asked: &Accept) -> Result<Accepted, AcceptError> {
     let mut sandbox = sandboxes::load(tx, asked.sandbox)?;
     let key = asked.idempotency.as_ref();
-    if let Some(replay) = replay(tx, &sandbox.tenant, key, asked.now)? {
+    if let Some(replay) = replay(tx.conn, &sandbox.tenant, key, asked.now)? {
         return Ok(replay);
     }
     let accepted = match admission::admit(&sandbox, asked.request) {
@@ -200,24 +202,26 @@ fn record_first_intent(tx: &Tx<'_>, sandbox: &Sandbox, now: Millis) -> Result<()
     Ok(())
 }
 
-fn replay(
-    tx: &Tx<'_>,
+/// The answer to an earlier call with the same key, on whatever sandbox that was.
+pub(crate) fn replay(
+    conn: &Connection,
     tenant: &str,
     key: Option<&Idempotency>,
     now: Millis,
 ) -> Result<Option<Accepted>, AcceptError> {
     let Some(key) = key else { return Ok(None) };
-    let Some(earlier) = idempotency::find(tx, tenant, key, now)? else {
+    let Some(earlier) = idempotency::find(conn, tenant, key, now)? else {
         return Ok(None);
     };
     let operation = match earlier.operation {
-        Some(id) => operations::get(tx.conn, id)?,
+        Some(id) => operations::get(conn, id)?,
         None => None,
     };
+    let sandbox = sandboxes::get(conn, earlier.sandbox)?;
     Ok(Some(Accepted {
         disposition: Disposition::Replay,
         operation,
-        sandbox: sandboxes::load(tx, earlier.sandbox)?,
+        sandbox: sandbox.ok_or(StoreError::NotFound(earlier.sandbox))?,
         superseded: Vec::new(),
         begun: false,
     }))

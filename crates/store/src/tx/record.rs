@@ -34,7 +34,7 @@ pub(crate) fn record(tx: &Tx<'_>, asked: &Record) -> Result<Written, StoreError>
         asked.now,
     )
     .map_err(|recording::NotRunning| StoreError::NotRunning)?;
-    processes::save(tx, sandbox.id, &asked.exits)?;
+    write_processes(tx, &sandbox, &rows, asked)?;
     if let Recorded::Done(_) | Recorded::Ended { .. } = recorded {
         append_timings(&mut sandbox, &mut rows, asked);
         operations::save(tx, &sandbox.tenant, &rows.ended)?;
@@ -46,6 +46,26 @@ pub(crate) fn record(tx: &Tx<'_>, asked: &Record) -> Result<Written, StoreError>
         sandbox,
         ended: rows.ended,
     })
+}
+
+/// Ends that were told come first: an ending speaks only of the processes whose own end nobody has
+/// told. What the operation itself has started, it does not speak of.
+fn write_processes(
+    tx: &Tx<'_>,
+    sandbox: &Sandbox,
+    rows: &Rows,
+    asked: &Record,
+) -> Result<(), StoreError> {
+    let started_here = sandbox.compute.may_exist();
+    let (later, first): (Vec<_>, Vec<_>) = asked
+        .exits
+        .iter()
+        .partition(|process| started_here && process.exited_at.is_none());
+    processes::save(tx, sandbox.id, first)?;
+    if let Some(how) = rows.processes {
+        processes::end_running(tx, sandbox.id, how, asked.now)?;
+    }
+    processes::save(tx, sandbox.id, later)
 }
 
 fn append_timings(sandbox: &mut Sandbox, rows: &mut Rows, asked: &Record) {

@@ -3,10 +3,11 @@
 use overwinter_lifecycle::ids::{Incarnation, Millis, SandboxId};
 use overwinter_lifecycle::loss;
 use overwinter_lifecycle::record::{Compute, Debt, DebtKind, MainExit, Sandbox};
+use overwinter_lifecycle::recording::ProcessesEnded;
 
 use crate::core::Tx;
-use crate::rows::{debts, sandboxes};
-use crate::{StoreError, UpdateConfig};
+use crate::rows::{debts, processes, sandboxes};
+use crate::{ProcessResult, StoreError, UpdateConfig};
 
 /// Takes every unfinished operation over, in one transaction.
 pub(crate) fn recover(tx: &Tx<'_>) -> Result<Vec<Sandbox>, StoreError> {
@@ -32,8 +33,27 @@ pub(crate) fn record_loss(
     if !loss::record_loss(&mut sandbox, observed, issued, now) {
         return Ok(None);
     }
+    processes::end_running(tx, id, ProcessesEnded::Lost, now)?;
     sandboxes::save(tx, &mut sandbox)?;
     Ok(Some(sandbox))
+}
+
+pub(crate) fn save_processes(
+    tx: &Tx<'_>,
+    learnt: &[(SandboxId, Vec<ProcessResult>)],
+    now: Millis,
+) -> Result<(), StoreError> {
+    for (id, results) in learnt {
+        let Some(sandbox) = sandboxes::get(tx.conn, *id)? else {
+            continue;
+        };
+        processes::save(tx, *id, results)?;
+        // What was learnt may come after the loss that it is part of.
+        if !sandbox.compute.may_exist() && sandbox.running.is_none() {
+            processes::end_running(tx, *id, ProcessesEnded::Lost, now)?;
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn record_main_exit(
