@@ -41,6 +41,8 @@ pub(crate) enum Failure {
     CopyBetween,
     #[error("{} is a folder", printable(.0))]
     CopyFolder(String),
+    #[error("the command to run stands after `--`")]
+    NoDashes { name: String, command: String },
     #[error("nothing was asked to be changed")]
     NothingToChange,
     #[error("{}: {}", printable(.what), .error)]
@@ -81,6 +83,7 @@ impl Failure {
             Self::WaitTimeout { .. } => "WAIT_TIMEOUT",
             Self::CopyBetween => "COPY_BETWEEN",
             Self::CopyFolder(_) => "IS_A_FOLDER",
+            Self::NoDashes { .. } => "NO_DASHES",
             Self::NothingToChange => "NOTHING_TO_CHANGE",
             Self::Local { .. } => "LOCAL_IO",
             Self::Program { .. } => "PROGRAM_MISSING",
@@ -109,6 +112,11 @@ impl Failure {
             Self::CopyFolder(_) => {
                 "pack it: tar -c FOLDER | overwinter sandbox exec NAME -- tar -x".into()
             }
+            Self::NoDashes { name, command } => format!(
+                "overwinter sandbox exec {} -- {}",
+                printable(name),
+                printable(command)
+            ),
             Self::NothingToChange => "overwinter sandbox update --help lists what can be".into(),
             Self::Program { .. } => "install it beside `overwinter`, or put it in PATH".into(),
             Self::SomeFailed { .. } | Self::Local { .. } | Self::Runtime(_) | Self::BrokenPipe => {

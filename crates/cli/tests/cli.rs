@@ -181,6 +181,15 @@ async fn exec_ends_as_its_command_ends_and_with_125_when_it_fails_itself() {
     .await;
     assert_eq!(misspelt.status.code(), Some(125));
 
+    let undashed = run(&served, &["sandbox", "exec", "box", "echo", "hi"]).await;
+    assert_eq!(undashed.status.code(), Some(125));
+    let said = text(&undashed.stderr);
+    assert!(said.starts_with("error[NO_DASHES]: "), "{said}");
+    assert!(
+        said.contains("next: overwinter sandbox exec box -- echo hi\n"),
+        "{said}"
+    );
+
     let detached = run(&served, &["sandbox", "exec", "-d", "box", "--", "sleep"]).await;
     let id = text(&detached.stdout).trim();
     assert!(

@@ -5,6 +5,7 @@
 //! nobody serves (which becomes `GATEWAY_UNREACHABLE`, with what to do), a request that was never
 //! sent on a connection that had just closed (which is sent on a new one), and the frame size.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,10 +109,21 @@ fn broke(error: hyper::Error) -> ConnectError {
     ConnectError::unavailable_from_transport("the connection to the gateway broke", error)
 }
 
+const NOT_THERE: &str = "start it with `overwinter gateway run`, or name its socket with --socket or \
+     OVERWINTER_SOCKET";
+/// Whoever reaches the socket may do everything, so it is its owner's alone.
+const NOT_PERMITTED: &str = "its socket is for the user who runs the gateway: become that user (for the \
+     system's, `sudo`), or run one of your own with `overwinter gateway run` and name its socket \
+     with --socket or OVERWINTER_SOCKET";
+
 async fn dial(socket: &Path) -> Result<SendRequest<ClientBody>, ConnectError> {
-    let stream = UnixStream::connect(socket)
-        .await
-        .map_err(|error| unreachable(socket, error))?;
+    let stream = UnixStream::connect(socket).await.map_err(|error| {
+        let next = match error.kind() {
+            io::ErrorKind::PermissionDenied => NOT_PERMITTED,
+            _ => NOT_THERE,
+        };
+        unreachable(socket, error, next)
+    })?;
     let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
@@ -123,7 +135,7 @@ async fn dial(socket: &Path) -> Result<SendRequest<ClientBody>, ConnectError> {
         .keep_alive_timeout(Duration::from_secs(20))
         .handshake(TokioIo::new(stream))
         .await
-        .map_err(|error| unreachable(socket, error))?;
+        .map_err(|error| unreachable(socket, error, NOT_THERE))?;
     // It ends when the last sender is dropped or the peer closes; its error reaches each call that
     // it cuts short, so there is nobody else to tell.
     tokio::spawn(connection);
@@ -133,18 +145,14 @@ async fn dial(socket: &Path) -> Result<SendRequest<ClientBody>, ConnectError> {
 fn unreachable(
     socket: &Path,
     error: impl std::error::Error + Send + Sync + 'static,
+    next: &str,
 ) -> ConnectError {
     let mut info = ErrorInfo {
         reason: reason::GATEWAY_UNREACHABLE.to_owned(),
         domain: "overwinter".to_owned(),
         ..ErrorInfo::default()
     };
-    info.metadata.insert(
-        "next".to_owned(),
-        "start it with `overwinter gateway run`, or name its socket with --socket or \
-         OVERWINTER_SOCKET"
-            .to_owned(),
-    );
+    info.metadata.insert("next".to_owned(), next.to_owned());
     ConnectError::unavailable(format!(
         "no gateway answers on {}: {error}",
         socket.display()

@@ -303,7 +303,7 @@ impl Create {
         self
     }
 
-    /// How much disk it gets, in bytes, where the filesystem has quotas; 0: no limit.
+    /// How much disk it gets, in bytes; refused where the filesystem has no quotas. 0: no limit.
     pub fn disk_bytes(mut self, bytes: u64) -> Self {
         self.resources().disk_bytes = bytes;
         self

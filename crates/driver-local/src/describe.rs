@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use overwinter_driver::{
-    Depth, Description, DriverError, Preserves, Releases, Survives, SuspensionMode,
+    Depth, Description, DriverError, Limit, Preserves, Releases, Survives, SuspensionMode,
 };
 
 use crate::compute::Look;
 use crate::effects::DRIVER;
 use crate::host::Host;
 
+const NO_QUOTAS: &str = "the filesystem of the gateway's data folder has no project quotas; on ext4: \
+     tune2fs -O project,quota, then mount with prjquota";
 const NO_CHECKPOINT: &str = "this driver does not write memory to disk";
 
 pub(crate) fn describe(host: &Host) -> Description {
@@ -73,6 +75,11 @@ pub(crate) fn describe(host: &Host) -> Description {
             },
         ],
         unavailable: vec![(Depth::Checkpoint, NO_CHECKPOINT.to_owned())],
+        unenforced: if host.quota.is_some() {
+            Vec::new()
+        } else {
+            vec![(Limit::Disk, NO_QUOTAS.to_owned())]
+        },
     }
 }
 

@@ -19,12 +19,55 @@ pub struct Description {
     pub modes: Vec<SuspensionMode>,
     /// Depths that are not there, and why.
     pub unavailable: Vec<(Depth, String)>,
+    /// Limits that would not hold here, and why. A sandbox that asks for one is refused.
+    pub unenforced: Vec<(Limit, String)>,
+}
+
+/// A limit on what a sandbox takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    Cpu,
+    Memory,
+    Pids,
+    Disk,
+}
+
+impl Limit {
+    pub const ALL: [Self; 4] = [Self::Cpu, Self::Memory, Self::Pids, Self::Disk];
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+            Self::Pids => "pids",
+            Self::Disk => "disk",
+        }
+    }
+
+    /// Whether `resources` ask for it; 0 is no limit.
+    #[must_use]
+    pub const fn is_in(self, resources: &Resources) -> bool {
+        match self {
+            Self::Cpu => resources.cpu_millis > 0,
+            Self::Memory => resources.memory_bytes > 0,
+            Self::Pids => resources.pids > 0,
+            Self::Disk => resources.disk_bytes > 0,
+        }
+    }
 }
 
 impl Description {
     #[must_use]
     pub fn mode(&self, depth: Depth) -> Option<&SuspensionMode> {
         self.modes.iter().find(|mode| mode.depth == depth)
+    }
+
+    /// The first limit in `resources` that would not hold, and why.
+    #[must_use]
+    pub fn unenforced_in(&self, resources: &Resources) -> Option<&(Limit, String)> {
+        let mut unenforced = self.unenforced.iter();
+        unenforced.find(|(limit, _)| limit.is_in(resources))
     }
 }
 

@@ -4,12 +4,13 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use overwinter_client::raw::ExitCause::{EXIT_CAUSE_LOST, EXIT_CAUSE_OWN};
 use overwinter_client::{Achieved, Depth, Phase};
-use overwinter_driver::DriverError;
-use overwinter_driver::testkit::{CallKind, Fault, Late};
+use overwinter_driver::testkit::{CallKind, Fault, Late, Script, SimConfig};
+use overwinter_driver::{DriverError, Limit};
 use overwinter_lifecycle::ids::SandboxId;
 use support::{PATIENCE, Rig};
 
@@ -362,5 +363,24 @@ async fn an_agent_with_old_credentials_is_refused_and_the_new_one_let_in() {
     let woken = rig.client.resume("a").limit(PATIENCE).wait().await.unwrap();
     assert_eq!(woken.achieved, Achieved::Memory);
     assert_eq!(rig.world.refusals().len(), 1);
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_would_not_hold_is_refused_before_anything_is_written() {
+    let why = "no quotas here";
+    let config = SimConfig {
+        unenforced: vec![(Limit::Disk, why.to_owned())],
+        ..SimConfig::default()
+    };
+    let rig = Rig::with(config, Arc::new(Script::new())).await;
+    let before = rig.store.stats().transactions;
+    let create = || rig.client.create().name("a").image("image");
+    let error = create().disk_bytes(1 << 30).wait().await.unwrap_err();
+    assert_eq!(error.reason(), "UNSUPPORTED");
+    assert!(error.message().contains(why), "{error:?}");
+    assert_eq!(rig.store.stats().transactions, before);
+    // Whatever does hold may be asked for.
+    create().memory_bytes(1 << 30).wait().await.unwrap();
     rig.sound();
 }

@@ -1,5 +1,6 @@
 //! Names, images and options that cannot be.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::ensure;
@@ -136,5 +137,31 @@ async fn what_does_not_exist_is_named() -> anyhow::Result<()> {
         "{said:?}"
     );
     ensure!(sh(&gateway.client(), "box", "echo still").await? == "still\n");
+    gateway.end().await
+}
+
+#[tokio::test]
+async fn who_may_not_use_the_socket_is_told_whose_it_is() -> anyhow::Result<()> {
+    const NOBODY: u32 = 65_534;
+    let gateway = Gateway::start().await?;
+    let command = gateway.cli(["gateway", "status"])?;
+    // The command itself must be within that user's reach.
+    let own = gateway.folder().join("overwinter");
+    std::fs::copy(command.as_std().get_program(), &own)?;
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(gateway.folder(), open)?;
+    let output = tokio::process::Command::new(&own)
+        .args(["gateway", "status", "--socket"])
+        .arg(gateway.socket())
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .output()
+        .await?;
+    let said = String::from_utf8(output.stderr)?;
+    ensure!(
+        said.starts_with("error[GATEWAY_UNREACHABLE]: ") && said.contains("ermission denied"),
+        "{said}"
+    );
+    ensure!(said.contains("next: its socket is for the user"), "{said}");
     gateway.end().await
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use overwinter_client::{Client, Depth, ExecEvent, ExitCause};
 use overwinter_tests::Gateway;
 
-use crate::{STUCK, create};
+use crate::{STUCK, create, with_sandbox};
 
 /// Times each of two sandboxes is put to sleep while a program in it ends.
 const ROUNDS: u32 = 250;
@@ -133,5 +133,32 @@ async fn what_a_suspension_ends_says_so() -> anyhow::Result<()> {
         exit.signal == Some(9) && exit.cause == ExitCause::Suspension,
         "{exit:?}"
     );
+    gateway.end().await
+}
+
+#[tokio::test]
+async fn hooks_that_the_command_sets_run_around_each_sleep_until_they_are_removed()
+-> anyhow::Result<()> {
+    let (gateway, client) = with_sandbox("box").await?;
+    let update = ["sandbox", "update", "box"];
+    let set = [
+        "--pre-suspend-hook",
+        "echo down >> /workspace/log",
+        "--post-resume-hook",
+        "echo up >> /workspace/log",
+        "--hook-timeout",
+        "5s",
+    ];
+    gateway.say(update.iter().chain(&set)).await?.well()?;
+    for depth in [Depth::Freeze, Depth::Stop] {
+        client.suspend("box").depth(depth).wait().await?;
+        client.resume("box").wait().await?;
+    }
+    let removed = ["--pre-suspend-hook", "", "--post-resume-hook", ""];
+    gateway.say(update.iter().chain(&removed)).await?.well()?;
+    client.suspend("box").depth(Depth::Freeze).wait().await?;
+    client.resume("box").wait().await?;
+    let log = crate::sh(&client, "box", "cat /workspace/log").await?;
+    ensure!(log == "down\nup\ndown\nup\n", "{log:?}");
     gateway.end().await
 }

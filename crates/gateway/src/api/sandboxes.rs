@@ -394,8 +394,16 @@ impl Api {
         let drivers = &self.reconciler.drivers;
         let default = drivers.default_name().unwrap_or_default();
         let spec = convert::to_spec(request.spec.into_option().unwrap_or_default(), default)?;
-        if drivers.get(&spec.driver).is_none() {
+        let Some(registered) = drivers.get(&spec.driver) else {
             return Err(no_such_driver(&spec.driver));
+        };
+        // One that was asked for and would not hold is worse than none.
+        if let Some((limit, why)) = registered.description.unenforced_in(&spec.resources) {
+            return Err(ApiError::unsupported(format!(
+                "the driver {:?} cannot limit {}: {why}",
+                spec.driver,
+                limit.as_str()
+            )));
         }
         if spec.image.is_empty() {
             return Err(ApiError::invalid(

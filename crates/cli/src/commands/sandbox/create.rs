@@ -39,7 +39,7 @@ pub(crate) struct Create {
     /// How many processes and threads it gets
     #[arg(long, value_name = "N")]
     pids: Option<u32>,
-    /// How much disk it gets, where the filesystem has quotas
+    /// How much disk it gets; refused where the filesystem has no quotas
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     disk: Option<u64>,
     /// Its network: none

@@ -38,8 +38,11 @@ pub(crate) struct Exec {
     interactive: bool,
     #[command(flatten)]
     how: How,
+    /// A command whose `--` was left out: taken in so that it can be told
+    #[arg(hide = true, value_name = "WORD")]
+    stray: Vec<String>,
     /// The command
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required_unless_present = "stray", value_name = "CMD")]
     command: Vec<String>,
 }
 
@@ -83,6 +86,12 @@ impl How {
 }
 
 pub(crate) async fn run(context: &Context, args: Exec) -> Result<u8, Failure> {
+    if !args.stray.is_empty() {
+        return Err(Failure::NoDashes {
+            name: args.name.unwrap_or_default(),
+            command: [args.stray, args.command].concat().join(" "),
+        });
+    }
     let sandbox = context.sandbox(args.name).await?;
     let command = context.client.command(sandbox, args.command);
     let command = args.how.apply(command);

@@ -27,6 +27,15 @@ pub(crate) struct Update {
     /// How deep it sleeps when a suspend does not say
     #[arg(long, value_enum, value_name = "DEPTH")]
     default_depth: Option<DepthArg>,
+    /// Run by /bin/sh inside before a suspend; '' removes it
+    #[arg(long, value_name = "COMMAND")]
+    pre_suspend_hook: Option<String>,
+    /// Run by /bin/sh inside after a resume; '' removes it
+    #[arg(long, value_name = "COMMAND")]
+    post_resume_hook: Option<String>,
+    /// How long a hook may take
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    hook_timeout: Option<Duration>,
     /// Only if its configuration still has this version
     #[arg(long, value_name = "N")]
     config_version: Option<u64>,
@@ -34,8 +43,20 @@ pub(crate) struct Update {
     output: OutputArgs,
 }
 
+/// A hook as it is kept: an argv, or none.
+fn shell(hook: String) -> Vec<String> {
+    if hook.is_empty() {
+        return Vec::new();
+    }
+    vec!["/bin/sh".to_owned(), "-c".to_owned(), hook]
+}
+
 pub(crate) async fn run(context: &Context, args: Update) -> Result<u8, Failure> {
-    let policy_changes = args.stop_grace.is_some() || args.default_depth.is_some();
+    let policy_changes = args.stop_grace.is_some()
+        || args.default_depth.is_some()
+        || args.pre_suspend_hook.is_some()
+        || args.post_resume_hook.is_some()
+        || args.hook_timeout.is_some();
     if args.env.is_empty() && args.label.is_empty() && !policy_changes {
         return Err(Failure::NothingToChange);
     }
@@ -59,6 +80,15 @@ pub(crate) async fn run(context: &Context, args: Update) -> Result<u8, Failure> 
         }
         if let Some(depth) = args.default_depth {
             policy = policy.default_depth(depth.into());
+        }
+        if let Some(hook) = args.pre_suspend_hook {
+            policy = policy.pre_suspend_hook(shell(hook));
+        }
+        if let Some(hook) = args.post_resume_hook {
+            policy = policy.post_resume_hook(shell(hook));
+        }
+        if let Some(timeout) = args.hook_timeout {
+            policy = policy.hook_timeout(timeout);
         }
         update = update.policy(policy);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::testkit::clock::{Clock, TokioClock};
 use crate::testkit::fault::{CallSite, CrashPoint, FaultPlan, NoFaults};
-use crate::types::{Depth, Preserves, Releases, Survives, SuspensionMode};
+use crate::types::{Depth, Limit, Preserves, Releases, Survives, SuspensionMode};
 
 /// What a harness makes of a crash: it kills its gateway.
 pub type CrashHook = Arc<dyn Fn(CallSite, CrashPoint) + Send + Sync>;
@@ -21,6 +21,8 @@ pub struct SimConfig {
     /// Of the secrets.
     pub seed: u64,
     pub modes: Vec<SuspensionMode>,
+    /// Limits that it says it does not enforce.
+    pub unenforced: Vec<(Limit, String)>,
     /// None: every name is an image.
     pub images: Option<BTreeSet<String>>,
     /// Takes a sandbox that it has never seen to have its storage, empty, as of an earlier life of
@@ -38,6 +40,7 @@ impl Default for SimConfig {
             gateway: "sim-gateway".to_owned(),
             seed: 0,
             modes: vec![freeze_mode(), stop_mode()],
+            unenforced: Vec::new(),
             images: None,
             presume_storage: false,
             clock: Arc::new(TokioClock::default()),

@@ -185,6 +185,7 @@ impl Driver for SimDriver {
                 .filter(|depth| !offered(*depth))
                 .map(|depth| (depth, "left out by configuration".to_owned()))
                 .collect(),
+            unenforced: config.unenforced.clone(),
         }
     }
 
