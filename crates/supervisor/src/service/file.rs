@@ -230,18 +230,34 @@ async fn fill(
         }
         let bytes: usize = waiting.iter().map(Bytes::len).sum();
         let room = bytes < WAITING_BYTES && waiting.len() < WAITING_PIECES;
-        tokio::select! {
-            written = &mut writing, if !writing.is_terminated() => written?,
-            part = parts.next(), if room && !ended => match part? {
-                Some(WriteMessage::Data(data)) if data.is_empty() => {}
-                Some(WriteMessage::Data(data)) => waiting.push(data),
-                Some(WriteMessage::End(_)) => ended = true,
-                Some(WriteMessage::Start(_)) => {
-                    return Err(Refusal::Invalid("an upload starts once".into()));
+        let broken = tokio::select! {
+            written = &mut writing, if !writing.is_terminated() => {
+                written?;
+                continue;
+            }
+            part = parts.next(), if room && !ended => match part {
+                Ok(Some(WriteMessage::Data(data))) => {
+                    if !data.is_empty() {
+                        waiting.push(data);
+                    }
+                    continue;
                 }
-                None => {}
+                Ok(Some(WriteMessage::End(_))) => {
+                    ended = true;
+                    continue;
+                }
+                Ok(None) => continue,
+                Ok(Some(WriteMessage::Start(_))) => {
+                    Refusal::Invalid("an upload starts once".into())
+                }
+                Err(refusal) => refusal,
             },
+        };
+        // Whoever is told that it broke finds nothing left of it: the worker has it no longer then.
+        if !writing.is_terminated() {
+            let _ = writing.await;
         }
+        return Err(broken);
     }
 }
 
