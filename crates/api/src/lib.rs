@@ -1,6 +1,8 @@
 //! Overwinter's wire types: the public API (`v1`) and the supervisor's (`supervisor`), as generated
 //! from `proto/`, with the ids and the stable error reasons that both sides share.
 
+pub mod content;
+
 /// Generated from `proto/`; shapes and units are documented there.
 #[allow(clippy::all, missing_docs, unreachable_pub, unused, rustdoc::all)]
 pub mod proto {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use connectrpc::{ConnectRpcService, Router};
 use overwinter_driver::ledger::{Ledger, LedgerUnavailable, Receipt};
 use overwinter_driver_local as local;
 use overwinter_lifecycle::ids::SandboxId;
@@ -19,7 +18,7 @@ use crate::config::Config;
 use crate::crash;
 use crate::ports::Ports;
 use crate::reconciler::{Drivers, Reconciler};
-use crate::server::{self, ServerError};
+use crate::server::{self, ServerError, Services};
 use crate::sessions::{CredentialKey, Hub};
 use crate::telemetry::Telemetry;
 
@@ -127,7 +126,7 @@ impl Gateway {
 pub struct Open {
     api: Api,
     listener: UnixListener,
-    services: ConnectRpcService<Router>,
+    services: Services,
     socket: PathBuf,
 }
 

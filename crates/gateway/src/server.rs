@@ -1,17 +1,25 @@
 //! The front door: one Unix socket, HTTP/1.1 and HTTP/2, for gRPC, gRPC-Web and Connect (so also
 //! plain JSON). Mode 0600, and the peer's credentials are checked: this user and root alone.
 
+use std::convert::Infallible;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use connectrpc::{CompressionPolicy, ConnectRpcService, DeadlinePolicy, Limits, Router};
+use connectrpc::{
+    CompressionPolicy, ConnectRpcBody, ConnectRpcService, DeadlinePolicy, Limits, Router,
+};
 use connectrpc_reflection::Reflector;
+use http::{Request, Response};
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use overwinter_api::content::{self, DivertedBody};
 use overwinter_api::v1;
 use tokio::net::{UnixListener, UnixStream};
+use tower::util::MapRequest;
+use tower::{Service, ServiceExt as _};
 
 use crate::api::Api;
 
@@ -34,6 +42,35 @@ const PUBLIC: [&str; 6] = [
     v1::GATEWAY_SERVICE_SERVICE_NAME,
     v1::DRIVER_SERVICE_SERVICE_NAME,
 ];
+
+/// All services; what is written to files goes past the library's buffer.
+pub type Services =
+    MapRequest<ConnectRpcService<Router>, fn(Request<Incoming>) -> Request<DivertedBody<Incoming>>>;
+
+/// What can be served here.
+pub trait Serves:
+    Service<
+        Request<Incoming>,
+        Response = Response<ConnectRpcBody>,
+        Error = Infallible,
+        Future: Send,
+    > + Clone
+    + Send
+    + 'static
+{
+}
+
+impl<S> Serves for S where
+    S: Service<
+            Request<Incoming>,
+            Response = Response<ConnectRpcBody>,
+            Error = Infallible,
+            Future: Send,
+        > + Clone
+        + Send
+        + 'static
+{
+}
 
 /// Why the door cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +121,7 @@ pub fn bind(path: &Path) -> Result<UnixListener, ServerError> {
 ///
 /// # Errors
 /// [`ServerError::Reflection`].
-pub fn services(api: &Api) -> Result<ConnectRpcService<Router>, ServerError> {
+pub fn services(api: &Api) -> Result<Services, ServerError> {
     let shared = Arc::new(api.clone());
     let router = v1::SandboxServiceExt::register(shared.clone(), Router::new());
     let router = v1::OperationServiceExt::register(shared.clone(), router);
@@ -97,19 +134,20 @@ pub fn services(api: &Api) -> Result<ConnectRpcService<Router>, ServerError> {
         .with_services(PUBLIC);
     let router = connectrpc_reflection::install(router, reflector);
     let (router, _health) = connectrpc_health::install_static(router, PUBLIC);
-    Ok(ConnectRpcService::new(router)
+    let services = ConnectRpcService::new(router)
         .with_limits(Limits::unlimited().with_max_message_size(MESSAGE))
         .with_deadline_policy(DeadlinePolicy::default())
         // Over a Unix socket a copy is far cheaper than what compression takes, of files above all.
-        .with_compression_policy(CompressionPolicy::disabled()))
+        .with_compression_policy(CompressionPolicy::disabled());
+    Ok(services.map_request(take_aside as fn(_) -> _))
+}
+
+fn take_aside(request: Request<Incoming>) -> Request<DivertedBody<Incoming>> {
+    content::take_aside(request, v1::FILE_SERVICE_WRITE_FILE_SPEC.procedure, MESSAGE)
 }
 
 /// Serves until `stop` resolves.
-pub async fn serve(
-    listener: UnixListener,
-    services: ConnectRpcService<Router>,
-    stop: impl Future<Output = ()>,
-) {
+pub async fn serve<S: Serves>(listener: UnixListener, services: S, stop: impl Future<Output = ()>) {
     let own = own_uid();
     tokio::pin!(stop);
     loop {
@@ -135,7 +173,7 @@ pub async fn serve(
     }
 }
 
-async fn connection(stream: UnixStream, services: ConnectRpcService<Router>) {
+async fn connection(stream: UnixStream, services: impl Serves) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http2()

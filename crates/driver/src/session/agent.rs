@@ -10,18 +10,17 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use overwinter_api::content::{self, Aside, DivertedBody};
 use overwinter_api::supervisor as wire;
 use tokio::io::AsyncWriteExt as _;
 use tokio::task::AbortHandle;
-use wire::__buffa::oneof::read_file_response;
+use wire::__buffa::oneof::{read_file_response, write_file_request};
 use wire::__buffa::view;
 
-use super::download::{Aside, DownloadBody, Downloading};
 use super::error::from_wire;
 use super::handshake::SWITCHING;
 use super::link::{Link, LinkIo};
 use super::transport::Transport;
-use super::upload::WithBody;
 use crate::agent::{Agent, AgentError, AgentResult, AgentStream, RefusedKind};
 use crate::attach::Io;
 
@@ -138,7 +137,7 @@ macro_rules! messages {
 }
 
 struct Download {
-    stream: ServerStream<DownloadBody, view::ReadFileResponseView<'static>>,
+    stream: ServerStream<DivertedBody<Incoming>, view::ReadFileResponseView<'static>>,
     transport: Transport,
 }
 
@@ -220,9 +219,10 @@ impl Agent for SupervisorAgent {
         request: wire::ReadFileRequest,
     ) -> AgentResult<AgentStream<wire::ReadFileResponse>> {
         let aside = Aside::default();
-        let transport = Downloading {
+        let transport = content::Download {
             transport: self.transport.clone(),
             aside: aside.clone(),
+            max_message: MAX_MESSAGE,
         };
         let stream = Client::new(transport, config()).read_file(request).await;
         let state = Download {
@@ -245,7 +245,13 @@ impl Agent for SupervisorAgent {
         &self,
         input: BoxStream<'static, wire::WriteFileRequest>,
     ) -> AgentResult<wire::FileInfo> {
-        let transport = WithBody::new(self.transport.clone(), input);
+        let parts = input.map(|request| {
+            Ok(match request.message {
+                Some(write_file_request::Message::Data(data)) => content::Part::Data(data),
+                Some(_) | None => content::Part::Message(content::enveloped(&request)),
+            })
+        });
+        let transport = content::Upload::new(self.transport.clone(), parts);
         let answer = Client::new(transport, config())
             .write_file(futures::stream::empty())
             .await;

@@ -10,12 +10,10 @@
 //! dials it again from this side.
 
 mod agent;
-mod download;
 mod error;
 mod handshake;
 mod link;
 mod transport;
-mod upload;
 
 pub use agent::{SupervisorAgent, accept};
 pub use handshake::{AttachRequest, read_request, refuse};

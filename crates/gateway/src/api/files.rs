@@ -9,7 +9,7 @@ use futures::StreamExt;
 use overwinter_api::{supervisor as wire, v1};
 
 use super::{Api, ApiError};
-use crate::dataplane::files::{info, path, reading, writing};
+use crate::dataplane::files::{info, path, reading, writing, written};
 use crate::sessions::Admission;
 
 impl Api {
@@ -52,14 +52,11 @@ impl v1::FileService for Api {
 
     async fn write_file<'a>(
         &'a self,
-        _ctx: RequestContext,
+        ctx: RequestContext,
         requests: InboundStream<v1::WriteFileRequest>,
     ) -> ServiceResult<impl Encodable<v1::WriteFileResponse> + Send + use<'a>> {
-        let mut requests = requests.map(|item| item.map(|item| item.to_owned_message()));
-        let first = match requests.next().await {
-            Some(first) => first?.message,
-            None => None,
-        };
+        let mut requests = written(requests, ctx.extensions().get().cloned());
+        let first = requests.next().await.transpose()?.flatten();
         let Some(v1::write_file_request::Message::Start(start)) = first else {
             return Err(ApiError::invalid("the first message is a start").into());
         };

@@ -1,7 +1,8 @@
 //! Files: the API's words to the supervisor's, and back. Data is passed on by reference.
 
-use connectrpc::ConnectError;
+use connectrpc::{ConnectError, InboundStream};
 use futures::{Stream, StreamExt};
+use overwinter_api::content::{Aside, Item};
 use overwinter_api::{supervisor as wire, v1};
 use overwinter_driver::agent::AgentStream;
 
@@ -49,18 +50,29 @@ pub fn path(path: Option<v1::FilePath>, field: &str) -> Result<bytes::Bytes, Api
 pub fn reading(
     stream: AgentStream<wire::ReadFileResponse>,
     admission: Admission,
-) -> impl Stream<Item = Result<v1::ReadFileResponse, ConnectError>> + Send {
+) -> impl Stream<Item = Result<Item<v1::ReadFileResponse>, ConnectError>> + Send {
     stream.map(move |item| {
         // Held as long as the read is open.
         let _open = &admission;
         let message = match item.map_err(ApiError::from)?.message {
+            Some(wire::read_file_response::Message::Data(data)) => return Ok(Item::Data(data)),
             Some(wire::read_file_response::Message::Info(found)) => Some(info(*found).into()),
-            Some(wire::read_file_response::Message::Data(data)) => {
-                Some(v1::read_file_response::Message::Data(data))
-            }
             None => None,
         };
-        Ok(v1::ReadFileResponse { message })
+        Ok(Item::Message(v1::ReadFileResponse { message }))
+    })
+}
+
+/// What a client writes, with the data that was taken aside in its place.
+pub fn written(
+    requests: InboundStream<v1::WriteFileRequest>,
+    aside: Option<Aside>,
+) -> impl Stream<Item = Result<Option<v1::write_file_request::Message>, ConnectError>> + Send + 'static
+{
+    requests.map(move |request| {
+        let message = request?.to_owned_message().message;
+        let data = || aside.as_ref()?.pop();
+        Ok(message.or_else(|| data().map(v1::write_file_request::Message::Data)))
     })
 }
 
@@ -68,7 +80,9 @@ pub fn reading(
 /// its end, and the old file stays.
 pub fn writing(
     start: wire::WriteFileStart,
-    requests: impl Stream<Item = Result<v1::WriteFileRequest, ConnectError>> + Send + 'static,
+    requests: impl Stream<Item = Result<Option<v1::write_file_request::Message>, ConnectError>>
+    + Send
+    + 'static,
 ) -> impl Stream<Item = wire::WriteFileRequest> + Send + 'static {
     let first = wire::WriteFileRequest {
         message: Some(start.into()),
@@ -77,7 +91,7 @@ pub fn writing(
         .take_while(|request| std::future::ready(request.is_ok()))
         .filter_map(|request| std::future::ready(request.ok()))
         .map(|request| wire::WriteFileRequest {
-            message: match request.message {
+            message: match request {
                 Some(v1::write_file_request::Message::Data(data)) => {
                     Some(wire::write_file_request::Message::Data(data))
                 }

@@ -23,9 +23,11 @@ use std::time::Duration;
 
 use connectrpc::{ConnectRpcService, Limits};
 use hyper::server::conn::http2;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
-use overwinter_api::supervisor::SupervisorServiceServer;
+use overwinter_api::content::take_aside;
+use overwinter_api::supervisor::{SUPERVISOR_SERVICE_WRITE_FILE_SPEC, SupervisorServiceServer};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -54,6 +56,8 @@ const FRAME_BYTES: u32 = 128 << 10;
 /// What one stream may have queued for the socket.
 const SEND_BUFFER: usize = 64 << 10;
 const MAX_MESSAGE: usize = 4 << 20;
+
+const WRITE_FILE: &str = SUPERVISOR_SERVICE_WRITE_FILE_SPEC.procedure;
 
 /// Why a connection is no more.
 enum Closed {
@@ -114,6 +118,11 @@ async fn serve(sandbox: &Arc<Sandbox>, stream: UnixStream) -> Closed {
             .with_max_message_size(MAX_MESSAGE)
             .with_max_request_body_size(MAX_MESSAGE),
     );
+    let service = TowerToHyperService::new(service);
+    let service = service_fn(move |request| {
+        // What is written to files goes past the library's buffer.
+        service.call(take_aside(request, WRITE_FILE, MAX_MESSAGE))
+    });
     let blocked = Arc::new(AtomicBool::new(false));
     let io = TokioIo::new(Observed::new(stream, Arc::clone(&blocked)));
     // No keep-alive: a frozen sandbox answers nothing, and must not lose its connection for it.
@@ -124,7 +133,7 @@ async fn serve(sandbox: &Arc<Sandbox>, stream: UnixStream) -> Closed {
             .max_concurrent_streams(MAX_STREAMS)
             .max_frame_size(FRAME_BYTES)
             .max_send_buf_size(SEND_BUFFER)
-            .serve_connection(io, TowerToHyperService::new(service))
+            .serve_connection(io, service)
     );
     let asked = tokio::select! {
         // How it was lost tells us nothing that dialling again does not.

@@ -1,10 +1,14 @@
 //! Files: each call in the name of its user, on a worker.
 
-use bytes::{BufMut, Bytes, BytesMut};
-use connectrpc::{CodecFormat, ConnectError, Encodable, EncodedBody, InboundStream};
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use connectrpc::{ConnectError, InboundStream};
+use futures::future::{Fuse, FusedFuture, FutureExt};
 use futures::{Stream, StreamExt};
+use overwinter_api::content::{Aside, Item};
 use overwinter_api::supervisor as wire;
-use overwinter_api::supervisor::__buffa::oneof::read_file_response::Message as ReadMessage;
 use overwinter_api::supervisor::__buffa::oneof::write_file_request::Message as WriteMessage;
 
 use super::Service;
@@ -12,45 +16,13 @@ use crate::error::Refusal;
 use crate::files::{self, Chunks, FilePath, Upload, Worker};
 use crate::gate::WritePermit;
 
-/// The tag of `ReadFileResponse.data`: field 2, length-delimited.
-const DATA_TAG: u8 = 2 << 3 | 2;
+/// One message of a download.
+pub(crate) type ReadItem = Item<wire::ReadFileResponse>;
 
-/// One message of a download. The data goes to the socket as it was read, without a copy into an
-/// encoded message.
-pub(crate) enum ReadItem {
-    Info(Box<wire::FileInfo>),
-    Data(Bytes),
-}
-
-impl Encodable<wire::ReadFileResponse> for ReadItem {
-    fn encode(&self, codec: CodecFormat) -> Result<Bytes, ConnectError> {
-        self.encode_segments(codec)
-            .map(EncodedBody::into_contiguous)
-    }
-
-    fn encode_segments(&self, codec: CodecFormat) -> Result<EncodedBody, ConnectError> {
-        match self {
-            Self::Info(info) => wire::ReadFileResponse {
-                message: Some(ReadMessage::Info(info.clone())),
-            }
-            .encode_segments(codec),
-            Self::Data(data) => {
-                let mut head = BytesMut::with_capacity(8);
-                head.put_u8(DATA_TAG);
-                let mut length = data.len();
-                while length >= 0x80 {
-                    head.put_u8(length as u8 | 0x80);
-                    length >>= 7;
-                }
-                head.put_u8(length as u8);
-                Ok(EncodedBody::from_segments(vec![
-                    head.freeze(),
-                    data.clone(),
-                ]))
-            }
-        }
-    }
-}
+/// How much of an upload may wait for the worker that writes it, and in how many pieces. Beyond
+/// that its sender waits.
+const WAITING_BYTES: usize = 1 << 20;
+const WAITING_PIECES: usize = 64;
 
 impl Service {
     fn path(&self, asked: &[u8]) -> Result<FilePath, Refusal> {
@@ -82,11 +54,14 @@ impl Service {
                 chunk = chunks.next() => chunk?,
             };
             match chunk {
-                Ok(chunk) => Some((Ok(ReadItem::Data(chunk)), Some((chunks, detached)))),
+                Ok(chunk) => Some((Ok(Item::Data(chunk)), Some((chunks, detached)))),
                 Err(refusal) => Some((Err(refusal), None)),
             }
         });
-        Ok(futures::stream::iter([Ok(ReadItem::Info(Box::new(info)))])
+        let first = wire::ReadFileResponse {
+            message: Some(info.into()),
+        };
+        Ok(futures::stream::iter([Ok(Item::Message(first))])
             .chain(data)
             .map(|item| item.map_err(ConnectError::from)))
     }
@@ -94,10 +69,16 @@ impl Service {
     /// Takes an upload; the target changes at its end message and not before.
     pub(super) async fn upload(
         &self,
-        mut requests: InboundStream<wire::WriteFileRequest>,
+        requests: InboundStream<wire::WriteFileRequest>,
+        aside: Option<Aside>,
     ) -> Result<wire::WriteFileResponse, Refusal> {
-        let permit = self.sandbox.gate.admit_write()?;
-        let Some(WriteMessage::Start(start)) = self.next_part(&mut requests, &permit).await? else {
+        let permit = Arc::new(self.sandbox.gate.admit_write()?);
+        let mut parts = Parts { requests, aside };
+        let first = tokio::select! {
+            first = parts.next() => first?,
+            refusal = self.stopped(&permit) => return Err(refusal),
+        };
+        let Some(WriteMessage::Start(start)) = first else {
             return Err(Refusal::Invalid("the first message is the start".into()));
         };
         let path = self.path(&start.path)?;
@@ -106,18 +87,9 @@ impl Service {
         let upload = worker
             .run(&path, move || Upload::create(&creating, &start))
             .await?;
-        loop {
-            match self.next_part(&mut requests, &permit).await? {
-                Some(WriteMessage::Data(data)) => {
-                    let upload = upload.clone();
-                    worker.run(&path, move || upload.write(&data)).await?;
-                }
-                Some(WriteMessage::End(_)) => break,
-                Some(WriteMessage::Start(_)) => {
-                    return Err(Refusal::Invalid("an upload starts once".into()));
-                }
-                None => {}
-            }
+        tokio::select! {
+            filled = fill(&worker, &path, &upload, &mut parts, &permit) => filled?,
+            refusal = self.stopped(&permit) => return Err(refusal),
         }
         let finishing = path.clone();
         let info = worker
@@ -131,19 +103,12 @@ impl Service {
         Ok(wire::WriteFileResponse { info: info.into() })
     }
 
-    async fn next_part(
-        &self,
-        requests: &mut InboundStream<wire::WriteFileRequest>,
-        permit: &WritePermit,
-    ) -> Result<Option<WriteMessage>, Refusal> {
+    /// Resolves when a write may go on no longer.
+    async fn stopped(&self, permit: &WritePermit) -> Refusal {
         let mut detached = self.detached();
         tokio::select! {
-            part = requests.next() => match part {
-                Some(Ok(part)) => Ok(part.to_owned_message().message),
-                Some(Err(_)) | None => Err(Refusal::UploadBroken),
-            },
-            () = permit.revoked() => Err(Refusal::Quiesced),
-            _ = detached.wait_for(|detached| *detached) => Err(Refusal::Detached),
+            () = permit.revoked() => Refusal::Quiesced,
+            _ = detached.wait_for(|detached| *detached) => Refusal::Detached,
         }
     }
 
@@ -220,4 +185,80 @@ impl Service {
             .await?;
         Ok(wire::RemoveFileResponse::default())
     }
+}
+
+/// The messages of an upload, with the data that was taken aside in its place.
+struct Parts {
+    requests: InboundStream<wire::WriteFileRequest>,
+    aside: Option<Aside>,
+}
+
+impl Parts {
+    async fn next(&mut self) -> Result<Option<WriteMessage>, Refusal> {
+        match self.requests.next().await {
+            Some(Ok(part)) => {
+                let message = part.to_owned_message().message;
+                let data = || Some(WriteMessage::Data(self.aside.as_ref()?.pop()?));
+                Ok(message.or_else(data))
+            }
+            Some(Err(_)) | None => Err(Refusal::UploadBroken),
+        }
+    }
+}
+
+/// Writes what comes until the end message. While a worker writes, what comes meanwhile is gathered
+/// for the next write.
+async fn fill(
+    worker: &Worker,
+    path: &FilePath,
+    upload: &Arc<Upload>,
+    parts: &mut Parts,
+    permit: &Arc<WritePermit>,
+) -> Result<(), Refusal> {
+    let mut waiting = Vec::new();
+    let mut ended = false;
+    let mut writing = pin!(Fuse::terminated());
+    loop {
+        if writing.is_terminated() {
+            if !waiting.is_empty() {
+                let (upload, permit) = (Arc::clone(upload), Arc::clone(permit));
+                let pieces = std::mem::take(&mut waiting);
+                writing.set(write(worker, path, upload, pieces, permit).fuse());
+            } else if ended {
+                return Ok(());
+            }
+        }
+        let bytes: usize = waiting.iter().map(Bytes::len).sum();
+        let room = bytes < WAITING_BYTES && waiting.len() < WAITING_PIECES;
+        tokio::select! {
+            written = &mut writing, if !writing.is_terminated() => written?,
+            part = parts.next(), if room && !ended => match part? {
+                Some(WriteMessage::Data(data)) if data.is_empty() => {}
+                Some(WriteMessage::Data(data)) => waiting.push(data),
+                Some(WriteMessage::End(_)) => ended = true,
+                Some(WriteMessage::Start(_)) => {
+                    return Err(Refusal::Invalid("an upload starts once".into()));
+                }
+                None => {}
+            },
+        }
+    }
+}
+
+/// Appends; holds the permit for as long, also when nobody waits for it any more.
+async fn write(
+    worker: &Worker,
+    path: &FilePath,
+    upload: Arc<Upload>,
+    pieces: Vec<Bytes>,
+    permit: Arc<WritePermit>,
+) -> Result<(), Refusal> {
+    let work = move || {
+        let written = upload.write(&pieces);
+        // If it is the last to know of the upload, what was written is removed within the permit.
+        drop(upload);
+        drop(permit);
+        written
+    };
+    worker.run(path, work).await
 }

@@ -161,10 +161,11 @@ impl wire::SupervisorService for Service {
 
     async fn write_file(
         &self,
-        _context: RequestContext,
+        context: RequestContext,
         requests: InboundStream<wire::WriteFileRequest>,
     ) -> ServiceResult<wire::WriteFileResponse> {
-        ok(self.upload(requests).await)
+        let aside = context.extensions().get().cloned();
+        ok(self.upload(requests, aside).await)
     }
 
     async fn stat_file(
