@@ -71,7 +71,7 @@ pub fn written(
 {
     requests.map(move |request| {
         let message = request?.to_owned_message().message;
-        let data = || Some(aside.as_ref()?.pop()?);
+        let data = || aside.as_ref()?.pop();
         Ok(message.or_else(|| data().map(v1::write_file_request::Message::Data)))
     })
 }
