@@ -232,6 +232,23 @@ async fn what_ran_in_compute_that_is_gone_is_lost_and_what_had_ended_keeps_its_r
     rig.sound();
 }
 
+/// Calls that tried again without waiting kept the hub from being told why.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn open_execs_leave_room_when_their_compute_dies() {
+    let rig = Rig::new().await;
+    let id = sandbox_id(rig.create("a").await.id());
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        open.push(rig.client.command("a", ["sleep", "60000"]).exec().await);
+    }
+    assert!(open.iter().all(Result::is_ok));
+    assert!(rig.world.kill(id));
+    let mut watch = rig.client.watch(Some("a".into()), 0).await.unwrap();
+    let failed = watch.until(|sandbox| sandbox.phase() == Phase::Failed);
+    let failed = tokio::time::timeout(PATIENCE, failed).await.unwrap();
+    failed.unwrap().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_effect_that_lands_late_makes_no_second_compute() {
     let rig = Rig::new().await;

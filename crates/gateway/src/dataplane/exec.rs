@@ -136,6 +136,7 @@ async fn run(
             }
             End::Lost => {}
         }
+        reconciler.hub.note_lost(sandbox, &admission.session);
         drop(admission);
         let reopened = tokio::select! {
             () = out.closed() => return,
