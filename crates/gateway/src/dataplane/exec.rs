@@ -32,6 +32,9 @@ const UNACKNOWLEDGED: usize = 1 << 20;
 /// How long a stream waits for its sandbox to be usable again.
 const REOPEN_TIME: Duration = Duration::from_secs(60);
 
+/// After which a stream that broke off on a connection that goes on is opened on it again.
+const SAME_AGAIN: Duration = Duration::from_millis(100);
+
 /// How the stream begins.
 pub enum Opening {
     Start {
@@ -136,8 +139,11 @@ async fn run(
             }
             End::Lost => {}
         }
-        reconciler.hub.note_lost(sandbox, &admission.session);
+        // A call hears of the end of its connection before the slot does. Given the same session
+        // again it would end at once, and so on, without ever letting anybody else run.
+        let (slot, lost) = (admission.slot().clone(), admission.session.number);
         drop(admission);
+        let _ = reconciler.ports.within(SAME_AGAIN, slot.left(lost)).await;
         let reopened = tokio::select! {
             () = out.closed() => return,
             reopened = reopen(&reconciler, sandbox) => reopened,

@@ -6,13 +6,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::FutureExt;
 use overwinter_driver::attach::{AttachProof, AttachRefused, Io};
 use overwinter_driver::{Agent, AttachPort, Credentials, Peer, session};
 use overwinter_lifecycle::ids::{Incarnation, SandboxId};
 
 use super::credentials::CredentialKey;
-use super::slot::{Session, Slot};
+use super::slot::Slot;
 
 /// How long a peer may take for the head of its request.
 const HEAD_TIME: Duration = Duration::from_secs(5);
@@ -94,17 +93,6 @@ impl Hub {
     pub fn compute_changed(&self, id: SandboxId) {
         if let Some(slot) = self.find(id) {
             slot.note_compute_change();
-        }
-    }
-
-    /// A call has lost this session. Where its connection has ended, nobody is let in over it any
-    /// more: who tries again waits for the next, and does not turn round here before its end is
-    /// told.
-    pub fn note_lost(&self, id: SandboxId, session: &Session) {
-        if session.agent.gone().now_or_never().is_some()
-            && let Some(slot) = self.find(id)
-        {
-            slot.gone(session.number);
         }
     }
 

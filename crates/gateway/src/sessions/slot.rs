@@ -280,6 +280,17 @@ impl Slot {
         })
     }
 
+    /// Waits until the session of `number` is not the one that calls are given any more.
+    pub async fn left(&self, number: u64) {
+        self.until(|state| {
+            let session = state.session.as_ref();
+            session
+                .is_none_or(|session| session.number != number)
+                .then_some(())
+        })
+        .await;
+    }
+
     /// Waits until calls are let in; false when it has gone to sleep instead.
     pub async fn usable(&self) -> bool {
         self.until(|state| {
