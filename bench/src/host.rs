@@ -99,10 +99,13 @@ impl Host {
         Client::connect(self.socket())
     }
 
-    /// Where the local driver keeps a sandbox.
-    #[must_use]
-    pub fn sandbox_folder(&self, id: &str) -> PathBuf {
-        self.data_dir().join("local/sandboxes").join(id)
+    /// Where the local driver has what belongs to a sandbox's compute.
+    ///
+    /// # Errors
+    /// When the driver has no folder yet.
+    pub fn sandbox_folder(&self, id: &str) -> anyhow::Result<PathBuf> {
+        let volatile = leftovers::volatile_folder(&self.data_dir());
+        Ok(volatile.context("the driver has no state")?.join(id))
     }
 
     /// Makes a sandbox and answers its id.

@@ -37,15 +37,24 @@ fn mounts_below(folder: &Path) -> Vec<PathBuf> {
     below
 }
 
-/// Where the local driver mounts what it starts: a folder named by that of its state.
-fn mount_folder(data_dir: &Path) -> Option<PathBuf> {
+/// The name of the folders in memory that the local driver has for a state.
+fn folder_name(data_dir: &Path) -> Option<String> {
     let state = std::fs::canonicalize(data_dir.join("local")).ok()?;
     let digest = Sha256::digest(state.as_os_str().as_encoded_bytes());
-    let name: String = digest[..8]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    Some(Path::new("/run/overwinter/mnt").join(name))
+    let name = digest[..8].iter().map(|byte| format!("{byte:02x}"));
+    Some(name.collect())
+}
+
+/// Where the local driver mounts what it starts.
+fn mount_folder(data_dir: &Path) -> Option<PathBuf> {
+    folder_name(data_dir).map(|name| Path::new("/run/overwinter/mnt").join(name))
+}
+
+/// Where it has what a reboot of the host ends, in folders named by sandbox; none where it has never
+/// been.
+#[must_use]
+pub fn volatile_folder(data_dir: &Path) -> Option<PathBuf> {
+    folder_name(data_dir).map(|name| Path::new("/run/overwinter/sandboxes").join(name))
 }
 
 /// The cgroups of the sandboxes whose storage lies in a gateway's data folder.
@@ -129,12 +138,13 @@ pub fn check(folder: &Path, data_dir: &Path) -> anyhow::Result<()> {
             .into_iter()
             .map(|pid| format!("process {pid}")),
     );
-    if let Ok(sandboxes) = std::fs::read_dir(data_dir.join("local/sandboxes")) {
-        left.extend(
-            sandboxes
-                .flatten()
-                .map(|entry| format!("folder {}", entry.path().display())),
-        );
+    let kept = data_dir.join("local/sandboxes");
+    for folder in [Some(kept), volatile_folder(data_dir)]
+        .into_iter()
+        .flatten()
+    {
+        let sandboxes = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        left.extend(sandboxes.map(|entry| format!("folder {}", entry.path().display())));
     }
     left.sort();
     left.dedup();
@@ -171,6 +181,9 @@ pub fn clear(folder: &Path, data_dir: &Path) {
     if let Some(mounts) = mount_folder(data_dir) {
         let _ = rustix::mount::unmount(&mounts, rustix::mount::UnmountFlags::DETACH);
         let _ = std::fs::remove_dir(&mounts);
+    }
+    if let Some(volatile) = volatile_folder(data_dir) {
+        let _ = std::fs::remove_dir_all(volatile);
     }
     for group in cgroups_in(data_dir) {
         for _ in 0..50 {

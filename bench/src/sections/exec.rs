@@ -17,7 +17,7 @@ pub(super) async fn measure(plan: &Plan, report: &mut Report) -> anyhow::Result<
     let client = host.client();
     let id = host.create(&client, "exec").await?;
     let folder = host.folder().join("bare");
-    let bare = Bare::like(&host.sandbox_folder(&id), &host.image.root, folder)?;
+    let bare = Bare::like(&host.sandbox_folder(&id)?, &host.image.root, folder)?;
     bare.bring_up()?;
     let (mut ran, mut streamed, mut bares) =
         (Samples::default(), Samples::default(), Samples::default());

@@ -29,7 +29,7 @@ pub(super) async fn measure(plan: &Plan, report: &mut Report) -> anyhow::Result<
     let client = host.client();
     let id = host.create(&client, "stop").await?;
     let folder = host.folder().join("bare");
-    let bare = Bare::like(&host.sandbox_folder(&id), &host.image.root, folder)?;
+    let bare = Bare::like(&host.sandbox_folder(&id)?, &host.image.root, folder)?;
     let mut taken = Taken::default();
     for round in 0..plan.rounds(60) {
         let began = Instant::now();

@@ -29,7 +29,7 @@ const SOCKET_ASIDE: &str = ".sock.new";
 
 /// Puts new credentials where PID 1 finds them. With the incarnation that was there already it is a
 /// _reattach_: the supervisor sees that something has changed.
-pub(crate) fn write(folder: &Path, credentials: &Credentials) -> Result<(), LocalError> {
+pub(crate) fn write(folder: &Path, base: u32, credentials: &Credentials) -> Result<(), LocalError> {
     let before = fs::read(folder.join(FILE))
         .ok()
         .and_then(|bytes| serde_json::from_slice::<AttachFile>(&bytes).ok());
@@ -50,7 +50,7 @@ pub(crate) fn write(folder: &Path, credentials: &Credentials) -> Result<(), Loca
         .map_err(io::Error::from)
         .and_then(|bytes| {
             fs::write(folder.join(FILE_ASIDE), bytes)?;
-            hand_over(&folder_fd, FILE_ASIDE, 0o400)?;
+            hand_over(&folder_fd, FILE_ASIDE, base, 0o400)?;
             renameat(&folder_fd, FILE_ASIDE, &folder_fd, FILE)?;
             Ok(())
         });
@@ -70,8 +70,9 @@ fn open(folder: &Path) -> Result<OwnedFd, LocalError> {
     .at("opening", folder)
 }
 
-fn hand_over(folder: &OwnedFd, name: &str, mode: u32) -> io::Result<()> {
-    let (uid, gid) = (Uid::from_raw(SUPERVISOR_ID), Gid::from_raw(SUPERVISOR_ID));
+fn hand_over(folder: &OwnedFd, name: &str, base: u32, mode: u32) -> io::Result<()> {
+    let id = base + SUPERVISOR_ID;
+    let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
     chmodat(folder, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
     chownat(
         folder,
@@ -83,10 +84,11 @@ fn hand_over(folder: &OwnedFd, name: &str, mode: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// The folder itself, for PID 1 alone.
-pub(crate) fn make_folder(folder: &Path) -> Result<(), LocalError> {
+/// The folder itself, for PID 1 alone. Its owner is a number of this host's: not every kernel of a
+/// supported host can map the ids of a folder in memory.
+pub(crate) fn make_folder(folder: &Path, base: u32) -> Result<(), LocalError> {
     crate::host::folder(folder, 0o700)?;
-    let id = Some(SUPERVISOR_ID);
+    let id = Some(base + SUPERVISOR_ID);
     std::os::unix::fs::chown(folder, id, id).at("giving away", folder)
 }
 
@@ -113,7 +115,7 @@ impl Door {
         let listener = StdListener::bind(address)
             .and_then(|listener| {
                 listener.set_nonblocking(true)?;
-                hand_over(&folder_fd, SOCKET_ASIDE, 0o600)?;
+                hand_over(&folder_fd, SOCKET_ASIDE, base, 0o600)?;
                 renameat(&folder_fd, SOCKET_ASIDE, &folder_fd, SOCKET)?;
                 UnixListener::from_std(listener)
             })

@@ -184,7 +184,7 @@ impl Shared {
         }
         *alone.newest = Some(ctx.key);
         let dir = self.host.layout.sandbox(sandbox);
-        let lock = if dir.0.is_dir() {
+        let lock = if dir.kept.is_dir() {
             // Free at once, unless a subprocess of an earlier gateway has it.
             match SandboxLock::try_take(&dir.lock()).map_err(LocalError::without_effect)? {
                 Some(lock) => Some(lock),
@@ -395,7 +395,7 @@ impl Driver for LocalDriver {
             ));
         };
         blocking(move || match &host.quota {
-            Some(quota) => quota.used(&host.layout.sandbox(sandbox).0, base),
+            Some(quota) => quota.used(&host.layout.sandbox(sandbox).kept, base),
             None => Ok(0),
         })
         .await

@@ -14,7 +14,7 @@ use crate::cgroup::Cgroups;
 use crate::compute::{ComputeRecord, Look};
 use crate::config::LocalConfig;
 use crate::error::{At, LocalError, OpenError};
-use crate::layout::{Layout, SandboxDir};
+use crate::layout::Layout;
 use crate::quota::Quota;
 use crate::ranges::Ranges;
 use crate::runtime::Runtime;
@@ -136,11 +136,13 @@ impl Host {
     pub(crate) fn close(&self) {
         self.prune();
         mounts::release(&self.layout.mounts);
-        // Empty when nothing is being started; the folder above it is shared with other gateways,
-        // and removed by the last.
-        for folder in self.layout.mounts.ancestors().take(2) {
-            if fs::remove_dir(folder).is_err() {
-                break;
+        // Empty when nothing is being started, and when there is no sandbox. The folders above them
+        // are shared with other gateways, and removed by the last.
+        for own in [&self.layout.mounts, &self.layout.volatile] {
+            for folder in own.ancestors().take(2) {
+                if fs::remove_dir(folder).is_err() {
+                    break;
+                }
             }
         }
     }
@@ -160,7 +162,8 @@ impl Drop for Host {
 fn named_supervisors(layout: &Layout, current: &Path) -> Result<Vec<PathBuf>, LocalError> {
     let mut named = vec![current.to_owned()];
     for name in names(&layout.sandboxes()) {
-        if let Some(record) = ComputeRecord::read(&SandboxDir(layout.sandboxes().join(name)))? {
+        let Ok(sandbox) = name.parse() else { continue };
+        if let Some(record) = ComputeRecord::read(&layout.sandbox(sandbox))? {
             named.push(record.supervisor);
         }
     }

@@ -12,10 +12,14 @@
 //!     compute.json               the compute of the newest create or start
 //!     root/{upper,work}          the root layer
 //!     workspace/
+//! <volatile>/<id>/               0700, in memory: what a reboot of the host ends with the compute
 //!     attach/{attach,gateway.sock}
 //!     bundle/{config.json,runtime.log,console.log}
 //! <mounts>/<native name>/        only while the runtime starts it
 //! ```
+//!
+//! In memory, because a name made on a disk waits for the file system's journal, and a resume makes
+//! three; and because a token has no business on a disk.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,18 +32,25 @@ use sha2::{Digest, Sha256};
 pub(crate) struct Layout {
     pub(crate) state: PathBuf,
     pub(crate) mounts: PathBuf,
+    pub(crate) volatile: PathBuf,
 }
 
 impl Layout {
     /// `state` is absolute and exists.
     pub(crate) fn new(state: PathBuf) -> Self {
+        let hash = hex(&Sha256::digest(state.as_os_str().as_encoded_bytes()));
+        let run = Path::new("/run/overwinter");
         let mounts = if may_hold_mounts(&state) {
             state.join("mnt")
         } else {
-            let hash = hex(&Sha256::digest(state.as_os_str().as_encoded_bytes()));
-            Path::new("/run/overwinter/mnt").join(&hash[..16])
+            run.join("mnt").join(&hash[..16])
         };
-        Self { state, mounts }
+        let volatile = run.join("sandboxes").join(&hash[..16]);
+        Self {
+            state,
+            mounts,
+            volatile,
+        }
     }
 
     pub(crate) fn images(&self) -> PathBuf {
@@ -67,7 +78,11 @@ impl Layout {
     }
 
     pub(crate) fn sandbox(&self, id: SandboxId) -> SandboxDir {
-        SandboxDir(self.sandboxes().join(id.to_string()))
+        let name = id.to_string();
+        SandboxDir {
+            kept: self.sandboxes().join(&name),
+            volatile: self.volatile.join(name),
+        }
     }
 
     pub(crate) fn mounts_of(&self, native: &str) -> PathBuf {
@@ -75,28 +90,31 @@ impl Layout {
     }
 }
 
-/// The folder of one sandbox.
+/// The folders of one sandbox.
 #[derive(Clone, Debug)]
-pub(crate) struct SandboxDir(pub(crate) PathBuf);
+pub(crate) struct SandboxDir {
+    pub(crate) kept: PathBuf,
+    pub(crate) volatile: PathBuf,
+}
 
 impl SandboxDir {
     pub(crate) fn lock(&self) -> PathBuf {
-        self.0.join("lock")
+        self.kept.join("lock")
     }
     pub(crate) fn compute(&self) -> PathBuf {
-        self.0.join("compute.json")
+        self.kept.join("compute.json")
     }
     pub(crate) fn root(&self) -> PathBuf {
-        self.0.join("root")
+        self.kept.join("root")
     }
     pub(crate) fn workspace(&self) -> PathBuf {
-        self.0.join("workspace")
+        self.kept.join("workspace")
     }
     pub(crate) fn attach(&self) -> PathBuf {
-        self.0.join("attach")
+        self.volatile.join("attach")
     }
     pub(crate) fn bundle(&self) -> PathBuf {
-        self.0.join("bundle")
+        self.volatile.join("bundle")
     }
 }
 

@@ -93,7 +93,7 @@ impl Mounted {
             plan.attach,
             &mounted.attach(),
             READ_ONLY | libc::MOUNT_ATTR_NOEXEC,
-            mapped,
+            None,
         )?;
         bind(plan.supervisor, &mounted.supervisor(), READ_ONLY, None)?;
         overlay(&plan.at)?;

@@ -51,7 +51,7 @@ impl Shared {
         let host = Arc::clone(&self.host);
         let dir = host.layout.sandbox(sandbox);
         let (lock, look) = blocking(move || {
-            let lock = if dir.0.is_dir() {
+            let lock = if dir.kept.is_dir() {
                 Some(SandboxLock::seize(&dir.lock(), patience)?)
             } else {
                 None

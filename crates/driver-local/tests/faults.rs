@@ -61,18 +61,18 @@ async fn a_restarted_gateway_finds_its_compute_and_opens_the_socket_again() -> O
         );
     }
 
-    let before = fs::metadata(bed.sandbox_dir(id).join("attach/gateway.sock"))?.ino();
+    let before = fs::metadata(bed.volatile_dir(id).join("attach/gateway.sock"))?.ino();
     bed.restart()?;
     assert_eq!(bed.observed(id).await?, LIVE);
     bed.driver.recover(id, Duration::from_secs(1)).await?;
-    let socket = bed.sandbox_dir(id).join("attach/gateway.sock");
+    let socket = bed.volatile_dir(id).join("attach/gateway.sock");
     assert_ne!(fs::metadata(&socket)?.ino(), before);
 
     // The supervisor's user gets in and is told apart from everybody else.
     let base = 0x1000_0000;
-    knock(&bed.sandbox_dir(id).join("attach"), base + 65_535)?;
-    knock(&bed.sandbox_dir(id).join("attach"), base)?;
-    knock(&bed.sandbox_dir(id).join("attach"), base + 65_535)?;
+    knock(&bed.volatile_dir(id).join("attach"), base + 65_535)?;
+    knock(&bed.volatile_dir(id).join("attach"), base)?;
+    knock(&bed.volatile_dir(id).join("attach"), base + 65_535)?;
     for _ in 0..2 {
         let (from, _io, peer) =
             tokio::time::timeout(Duration::from_secs(5), bed.connections.recv())
@@ -89,7 +89,7 @@ async fn a_restarted_gateway_finds_its_compute_and_opens_the_socket_again() -> O
         .reattach(&bed.effect(id, 2, 1), &credentials(id, 1))
         .await?;
     let attach: serde_json::Value =
-        serde_json::from_slice(&fs::read(bed.sandbox_dir(id).join("attach/attach"))?)?;
+        serde_json::from_slice(&fs::read(bed.volatile_dir(id).join("attach/attach"))?)?;
     assert_eq!(
         (attach["incarnation"].as_u64(), attach["reattach"].as_u64()),
         (Some(1), Some(1))

@@ -48,7 +48,7 @@ impl Shared {
             let host = Arc::clone(&self.host);
             let lock = blocking(move || {
                 let dir = host.layout.sandbox(sandbox);
-                folder(&dir.0, 0o700)?;
+                folder(&dir.kept, 0o700)?;
                 SandboxLock::take(&dir.lock(), Duration::ZERO)
             })
             .await;
@@ -243,10 +243,11 @@ impl Shared {
             }
             Storage::Keep => {}
         }
-        attach::make_folder(&dir.attach())?;
+        folder(&dir.volatile, 0o700)?;
+        attach::make_folder(&dir.attach(), base)?;
         folder(&dir.bundle(), 0o700)?;
         record.write(&dir)?;
-        attach::write(&dir.attach(), credentials)?;
+        attach::write(&dir.attach(), base, credentials)?;
         let door = Door::open(&dir.attach(), sandbox, base, Arc::clone(&self.port))?;
         let mounted = prepare(host, ctx, spec, base)?;
         Ok((door, mounted))
@@ -275,7 +276,12 @@ impl Shared {
         credentials: &Credentials,
     ) -> Result<(), LocalError> {
         self.open_door(&turn.entry, sandbox, running)?;
-        attach::write(&self.host.layout.sandbox(sandbox).attach(), credentials)
+        let base = self.host.ranges.take(sandbox)?;
+        attach::write(
+            &self.host.layout.sandbox(sandbox).attach(),
+            base,
+            credentials,
+        )
     }
 
     pub(crate) fn open_door(
@@ -327,7 +333,7 @@ fn make_storage(
         && disk > 0
     {
         // Counted from here on; the range's first id is a number that nobody else has.
-        quota.limit(&dir.0, base, disk)?;
+        quota.limit(&dir.kept, base, disk)?;
         quota.limit(&dir.root(), base, disk)?;
     }
     // The mode of upper is the mode of `/`.

@@ -71,8 +71,10 @@ impl Shared {
         let shared = Arc::clone(self);
         background("remove", move || {
             let host = &shared.host;
-            let dir = host.layout.sandbox(sandbox).0;
-            ignore_missing(fs::remove_dir_all(&dir)).at("removing", &dir)?;
+            let dir = host.layout.sandbox(sandbox);
+            for folder in [&dir.volatile, &dir.kept] {
+                ignore_missing(fs::remove_dir_all(folder)).at("removing", folder)?;
+            }
             host.ranges.release(sandbox)?;
             if host.sandboxes().is_empty()
                 && let Ok(_nothing_starts) = shared.starting.try_write()

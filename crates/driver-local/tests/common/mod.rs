@@ -19,6 +19,7 @@ use overwinter_driver::{
 use overwinter_driver_local::{LocalConfig, LocalDriver};
 use overwinter_lifecycle::config::Resources;
 use overwinter_lifecycle::ids::{EffectKey, Fence, Incarnation, SandboxId, Serial};
+use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -201,6 +202,11 @@ impl Bed {
         self.state().join("sandboxes").join(sandbox.to_string())
     }
 
+    /// What of a sandbox is in memory: below a folder named by that of the state.
+    pub fn volatile_dir(&self, sandbox: SandboxId) -> PathBuf {
+        volatile(&self.config).join(sandbox.to_string())
+    }
+
     pub fn left(&self) -> Vec<String> {
         host_leftovers(&self.config)
     }
@@ -248,6 +254,18 @@ impl Drop for Sweep {
 }
 
 /// What is left on the host of this gateway: mounts, control groups, folders.
+/// Where the driver has what a reboot ends.
+fn volatile(config: &LocalConfig) -> PathBuf {
+    let state = config.state_dir.canonicalize();
+    let state = state.unwrap_or_else(|_| config.state_dir.clone());
+    let digest = Sha256::digest(state.as_os_str().as_encoded_bytes());
+    let name: String = digest[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    Path::new("/run/overwinter/sandboxes").join(name)
+}
+
 pub fn host_leftovers(config: &LocalConfig) -> Vec<String> {
     let state = &config.state_dir;
     let text = state
@@ -271,8 +289,9 @@ pub fn host_leftovers(config: &LocalConfig) -> Vec<String> {
             left.push(group.display().to_string());
         }
     }
-    for folder in ["sandboxes", "ranges", "runc", "mnt"] {
-        let entries = fs::read_dir(state.join(folder));
+    let kept = ["sandboxes", "ranges", "runc", "mnt"].map(|folder| state.join(folder));
+    for folder in kept.into_iter().chain([volatile(config)]) {
+        let entries = fs::read_dir(folder);
         for entry in entries.into_iter().flatten().flatten() {
             left.push(entry.path().display().to_string());
         }
