@@ -124,6 +124,7 @@ async fn run(
     let opening = first.clone();
     loop {
         let end = tokio::select! {
+            biased;
             // The client has gone away: the process runs on.
             () = out.closed() => return,
             end = connection(&mut admission, first, &mut requests, &shared, &out) => end,
@@ -138,6 +139,7 @@ async fn run(
         }
         drop(admission);
         let reopened = tokio::select! {
+            biased;
             () = out.closed() => return,
             reopened = reopen(&reconciler, sandbox) => reopened,
         };
@@ -213,6 +215,7 @@ async fn connection(
         out,
     };
     tokio::select! {
+        biased;
         end = forward.answers(responses) => end,
         end = feed(requests, input, shared) => end,
     }

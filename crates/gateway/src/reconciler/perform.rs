@@ -92,6 +92,7 @@ impl Reconciler {
             .ports
             .within(patience, session.agent.quiesce(hook, hook_time));
         let answer = tokio::select! {
+            biased;
             answer = asked => answer,
             // Not after a hook that may take its time: a resume that turns it back succeeds at once.
             stopping = self.stopping(sandbox.id, slot) => return Event::Stopped(stopping),
@@ -305,6 +306,7 @@ impl Reconciler {
         };
         let attached = async {
             tokio::select! {
+                biased;
                 session = slot.attached(sandbox.issued) => {
                     drop(session);
                     Event::Attached
