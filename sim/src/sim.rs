@@ -25,6 +25,11 @@ struct Cli {
     /// What the clients do in all.
     #[arg(long)]
     steps: Option<u32>,
+    /// With each of the seeded defects in the code, until it is caught: so many seeds of each profile
+    /// at most.
+    #[cfg(feature = "mutants")]
+    #[arg(long, value_name = "SEEDS")]
+    mutants: Option<u64>,
     /// Print every event.
     #[arg(long)]
     trace: bool,
@@ -50,6 +55,10 @@ fn main() -> ExitCode {
     let mut cli = Cli::parse();
     if let Some(steps) = cli.steps {
         cli.profile.steps = steps;
+    }
+    #[cfg(feature = "mutants")]
+    if let Some(budget) = cli.mutants {
+        return mutants(budget);
     }
     let seeds = match cli.seed {
         Some(seed) => seed..seed.saturating_add(1),
@@ -123,4 +132,46 @@ fn met(cli: &Cli, all: &Coverage) -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+/// Whether the proof bites. A panic does not count: it is no invariant of ours that found it.
+#[cfg(feature = "mutants")]
+fn mutants(budget: u64) -> ExitCode {
+    use overwinter_lifecycle::mutant::{self, Mutant};
+
+    let mut survivors = Vec::new();
+    for mutant in Mutant::ALL {
+        mutant::choose(Some(*mutant));
+        let mut histories =
+            (0..budget).flat_map(|seed| [(seed, Profile::crashes()), (seed, Profile::crowd())]);
+        let caught = histories.find_map(|(seed, profile)| {
+            let profile = Profile {
+                steps: profile.steps.min(600),
+                ..profile
+            };
+            let violation = history::run(seed, &profile, false).ok()?.violation?;
+            let counts = violation.invariant != Invariant::NoPanic;
+            counts.then_some((seed, profile.name, violation.invariant))
+        });
+        match caught {
+            Some((seed, profile, invariant)) => {
+                println!("{:<18} {invariant:<24} {profile} {seed}", mutant.name());
+            }
+            None => {
+                println!("{:<18} SURVIVES", mutant.name());
+                survivors.push(mutant.name());
+            }
+        }
+    }
+    mutant::choose(None);
+    println!(
+        "{} of {} caught within {budget} seeds of each profile",
+        Mutant::ALL.len() - survivors.len(),
+        Mutant::ALL.len()
+    );
+    if survivors.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

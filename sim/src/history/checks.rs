@@ -123,12 +123,6 @@ fn of_one(
         }
         Some(_) | None => {}
     }
-    if let Phase::Suspended(depth) = seen.record.phase()
-        && seen.asleep_with.is_none()
-        && depth != Depth::Stop
-    {
-        seen.asleep_with = memory;
-    }
     if let Phase::Ready | Phase::Suspended(Depth::Stop) = seen.record.phase() {
         seen.asleep_with = None;
     }
@@ -281,6 +275,10 @@ fn of_its_end(stage: &Stage, seen: &mut Seen, ended: &Operation, memory: Option<
     ));
     let ready = seen.record.phase() == Phase::Ready;
     match (ended.verb, outcome) {
+        (Verb::Suspend { depth, .. }, Some(Outcome::Succeeded { .. })) => {
+            // The next may have begun in the same commit: this is the only moment to see it.
+            seen.asleep_with = memory.filter(|_| depth != Depth::Stop);
+        }
         (
             Verb::Resume { .. },
             Some(Outcome::Succeeded {
@@ -289,11 +287,13 @@ fn of_its_end(stage: &Stage, seen: &mut Seen, ended: &Operation, memory: Option<
             }),
         ) => {
             // What was killed since says nothing.
-            if let (Some(was), Some(is)) = (seen.asleep_with, memory) {
-                stage.expect(Invariant::MemoryIsMemory, was == is, || {
-                    format!("{id}: slept with memory {was}, woke with {is}")
-                });
-            }
+            let same = memory.is_none() || seen.asleep_with == memory;
+            stage.expect(Invariant::MemoryIsMemory, same, || {
+                format!(
+                    "{id}: slept with memory {:?}, woke with {memory:?}",
+                    seen.asleep_with
+                )
+            });
         }
         (Verb::Suspend { .. }, Some(Outcome::Failed(_) | Outcome::TurnedBack(_))) if ready => {
             if let (Some((op, Some(was))), Some(is)) = (seen.suspending, memory)
