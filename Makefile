@@ -11,7 +11,7 @@ DEBUG := $(CARGO_TARGET_DIR)/debug
 RELEASE := $(CARGO_TARGET_DIR)/release
 SUPERVISOR := $(CARGO_TARGET_DIR)/supervisor/overwinter-supervisor
 
-.PHONY: help setup supervisor build demo test lint nextest prove prove-long release install bench clean
+.PHONY: help setup supervisor build demo test lint nextest prove prove-long prove-mutants release install bench clean
 
 help:
 	@echo 'make demo      a sandbox that sleeps, wakes and survives, shown on this host'
@@ -58,10 +58,17 @@ test: lint nextest
 prove:
 	cargo run --quiet -p overwinter-sim --bin overwinter-model -- --verbs 2 --crashes 1 --lost 1
 	cargo test --quiet -p overwinter-sim --test model every_flaw -- --nocapture
+	cargo run --quiet -p overwinter-sim --bin overwinter-sim -- --seeds 0..40
 
 # Four verbs, two crashes, two lost replies, one late effect, one mishap: wants some GB of memory.
 prove-long:
 	cargo run --release --quiet -p overwinter-sim --bin overwinter-model
+	cargo run --release --quiet -p overwinter-sim --bin overwinter-sim -- --profile crowd --seeds 0..200
+	cargo run --release --quiet -p overwinter-sim --bin overwinter-sim -- --seeds 0..5000 --coverage --no-zeros
+
+# That the simulation bites: each seeded defect of the real code, until an invariant catches it.
+prove-mutants:
+	cargo run --quiet -p overwinter-sim --features mutants --bin overwinter-sim -- --mutants 20
 
 release: supervisor
 	cargo build --release -p overwinter-gateway -p overwinter-cli

@@ -103,6 +103,17 @@ impl Gateway {
         self
     }
 
+    /// Takes up what was left, and listens nowhere: for whoever calls the services by itself
+    /// ([`server::rpc`]).
+    ///
+    /// # Errors
+    /// When the records cannot be read.
+    pub async fn begin(self) -> Result<Api, StartError> {
+        self.api.reconciler.take_up().await?;
+        self.api.reconciler.keep_house();
+        Ok(self.api)
+    }
+
     /// Takes up what was left and listens on `socket`: from here on calls are answered once
     /// [`Open::serve`] runs.
     ///
@@ -110,11 +121,10 @@ impl Gateway {
     /// When the socket cannot be had, or the records cannot be read.
     pub async fn open(self, socket: &Path) -> Result<Open, StartError> {
         let listener = server::bind(socket)?;
-        self.api.reconciler.take_up().await?;
-        self.api.reconciler.keep_house();
-        let services = server::services(&self.api)?;
+        let api = self.begin().await?;
+        let services = server::services(&api)?;
         Ok(Open {
-            api: self.api,
+            api,
             listener,
             services,
             socket: socket.to_owned(),
@@ -166,6 +176,8 @@ pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
         writer: WriterKind::Thread,
         limits: config.limits,
         now: ports.clock.wall(),
+        identity: None,
+        full: None,
         on_commit: ports.crash.clone().map(crash::around_commits),
     })?;
     let meta = store.meta().clone();

@@ -117,11 +117,19 @@ pub fn bind(path: &Path) -> Result<UnixListener, ServerError> {
     Ok(listener)
 }
 
-/// All services, with health and reflection.
+/// All services, with health and reflection, as they are served.
 ///
 /// # Errors
 /// [`ServerError::Reflection`].
 pub fn services(api: &Api) -> Result<Services, ServerError> {
+    Ok(rpc(api)?.map_request(take_aside as fn(_) -> _))
+}
+
+/// All services, for whoever calls them without a socket.
+///
+/// # Errors
+/// [`ServerError::Reflection`].
+pub fn rpc(api: &Api) -> Result<ConnectRpcService<Router>, ServerError> {
     let shared = Arc::new(api.clone());
     let router = v1::SandboxServiceExt::register(shared.clone(), Router::new());
     let router = v1::OperationServiceExt::register(shared.clone(), router);
@@ -134,12 +142,11 @@ pub fn services(api: &Api) -> Result<Services, ServerError> {
         .with_services(PUBLIC);
     let router = connectrpc_reflection::install(router, reflector);
     let (router, _health) = connectrpc_health::install_static(router, PUBLIC);
-    let services = ConnectRpcService::new(router)
+    Ok(ConnectRpcService::new(router)
         .with_limits(Limits::unlimited().with_max_message_size(MESSAGE))
         .with_deadline_policy(DeadlinePolicy::default())
         // Over a Unix socket a copy is far cheaper than what compression takes, of files above all.
-        .with_compression_policy(CompressionPolicy::disabled());
-    Ok(services.map_request(take_aside as fn(_) -> _))
+        .with_compression_policy(CompressionPolicy::disabled()))
 }
 
 fn take_aside(request: Request<Incoming>) -> Request<DivertedBody<Incoming>> {

@@ -35,7 +35,9 @@ pub fn begin(
         Verb::Resume { fallback } => begin_resume(sandbox, &mut op, fallback, others, limits),
         Verb::Start => begin_start(sandbox, others, limits),
         Verb::Delete { .. } => {
-            sandbox.desired = Desired::Deleted;
+            if !crate::mutant::is_on(crate::mutant::Mutant::DeleteWithoutWish) {
+                sandbox.desired = Desired::Deleted;
+            }
             Answer::Run(Some(EffectKind::Delete))
         }
     };
@@ -46,7 +48,9 @@ pub fn begin(
             op.step = Step::Begun;
             op.began_at = Some(now);
             if op.verb.starts_compute() {
-                sandbox.issued = sandbox.issued.next();
+                if !crate::mutant::is_on(crate::mutant::Mutant::ReuseIncarnation) {
+                    sandbox.issued = sandbox.issued.next();
+                }
                 sandbox.generation = sandbox.generation.next();
                 if let Some(retained) = &mut sandbox.retained {
                     retained.status = match op.verb {

@@ -21,6 +21,7 @@ mod depth;
 pub mod idle;
 pub mod ids;
 pub mod loss;
+pub mod mutant;
 mod name;
 pub mod operation;
 pub mod phase;

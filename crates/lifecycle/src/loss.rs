@@ -28,6 +28,9 @@ pub fn record_loss(
     if sandbox.desired == Desired::Deleted {
         return false;
     }
+    if crate::mutant::is_on(crate::mutant::Mutant::LossMakesTombstone) {
+        sandbox.tombstone_at = Some(now);
+    }
     match &mut sandbox.retained {
         Some(retained) if retained.depth == Depth::Freeze => {
             retained.depth = Depth::Stop;

@@ -21,7 +21,7 @@ use tokio::sync::{oneshot, watch};
 use crate::error::Failure;
 use crate::records::{InTransaction, Pending, Records};
 use crate::reserve::Reserve;
-use crate::{CommitHook, CommitPoint, Stats, StoreError};
+use crate::{CommitHook, CommitPoint, FullHook, Stats, StoreError};
 
 /// What a transaction sees.
 pub(crate) struct Tx<'a> {
@@ -180,6 +180,7 @@ pub(crate) struct Core {
     /// None in memory.
     pub(crate) reserve: Option<Reserve>,
     pub(crate) hook: Option<CommitHook>,
+    pub(crate) full: Option<FullHook>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) newest: watch::Sender<u64>,
     pub(crate) seq: Cell<u64>,
@@ -244,6 +245,9 @@ impl Core {
             if only_essential && job.urgency == Urgency::Ordinary {
                 job.work.refuse(StoreError::Full);
                 continue;
+            }
+            if (self.full.as_ref()).is_some_and(|full| full(job.label, only_essential)) {
+                return Err(StoreError::Full.into());
             }
             let before = self.conn.total_changes();
             let ran = job.work.run(&tx);

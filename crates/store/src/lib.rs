@@ -21,7 +21,9 @@ mod types;
 mod writer;
 
 pub use error::{AcceptError, StoreError};
-pub use options::{CommitHook, CommitPoint, Location, StoreOptions, WriterKind};
+pub use options::{
+    CommitHook, CommitPoint, FullHook, Identity, Location, StoreOptions, WriterKind,
+};
 pub use store::Store;
 pub use types::{
     Accept, Accepted, Changes, Disposition, Idempotency, ListFilter, Meta, NewSandbox,

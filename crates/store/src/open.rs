@@ -38,11 +38,11 @@ pub(crate) fn open(options: &StoreOptions) -> Result<Opened, StoreError> {
             (conn, Some(path), Some(lock), Some(Reserve::open(folder)))
         }
     };
-    let meta = match prepare(&mut conn) {
+    let meta = match prepare(&mut conn, options) {
         // Even the epoch needs room: a gateway on a full disk has to start, or nothing could be
         // deleted.
         Err(StoreError::Full) if reserve.as_mut().is_some_and(Reserve::release) => {
-            prepare(&mut conn)
+            prepare(&mut conn, options)
         }
         done => done,
     }?;
@@ -55,6 +55,7 @@ pub(crate) fn open(options: &StoreOptions) -> Result<Opened, StoreError> {
         limits: options.limits,
         reserve,
         hook: options.on_commit.clone(),
+        full: options.full.clone(),
         counters: Arc::default(),
         newest: watch::Sender::new(seq),
         seq: Cell::new(seq),
@@ -69,7 +70,7 @@ pub(crate) fn open(options: &StoreOptions) -> Result<Opened, StoreError> {
     })
 }
 
-fn prepare(conn: &mut Connection) -> Result<Meta, StoreError> {
+fn prepare(conn: &mut Connection, options: &StoreOptions) -> Result<Meta, StoreError> {
     // Before anything is written: an older release leaves a newer database as it is.
     let found = schema::found(conn)?;
     if found > schema::KNOWN {
@@ -83,7 +84,7 @@ fn prepare(conn: &mut Connection) -> Result<Meta, StoreError> {
         refuse_unfinishable(conn)?;
     }
     schema::migrate(conn)?;
-    raise_epoch(conn)
+    raise_epoch(conn, options)
 }
 
 /// One gateway at a time. The kernel lets go of the lock when its process ends, however it ends.
@@ -139,12 +140,16 @@ fn refuse_unfinishable(conn: &Connection) -> Result<(), StoreError> {
     }
 }
 
-fn raise_epoch(conn: &Connection) -> Result<Meta, StoreError> {
+fn raise_epoch(conn: &Connection, options: &StoreOptions) -> Result<Meta, StoreError> {
+    let (gateway, key) = match &options.identity {
+        Some(identity) => (identity.gateway, identity.key),
+        None => (Uuid::new_v4(), rand::random()),
+    };
     conn.execute(
         "INSERT INTO meta (one, gateway, key, epoch, seq, swept_seq, trimmed_seq)
          VALUES (1, ?1, ?2, 1, 0, 0, 0)
          ON CONFLICT (one) DO UPDATE SET epoch = epoch + 1",
-        params![Uuid::new_v4().into_bytes(), rand::random::<[u8; 32]>()],
+        params![gateway.into_bytes(), key],
     )?;
     let meta = conn.query_row("SELECT gateway, key, epoch FROM meta", [], |row| {
         Ok(Meta {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use overwinter_lifecycle::capacity::Limits;
 use overwinter_lifecycle::ids::Millis;
+use uuid::Uuid;
 
 /// Where the records are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,17 @@ pub enum CommitPoint {
 /// label of that transaction (see [`crate::label`]). For harnesses that end the process there.
 pub type CommitHook = Arc<dyn Fn(CommitPoint, &'static str) + Send + Sync>;
 
+/// Asked before each transaction: true is a full disk. `reserve_given_up`: there is what the reserve
+/// held. For harnesses.
+pub type FullHook = Arc<dyn Fn(&'static str, bool) -> bool + Send + Sync>;
+
+/// What a new store is; minted by chance unless given.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub gateway: Uuid,
+    pub key: [u8; 32],
+}
+
 /// How to open.
 #[derive(Clone)]
 pub struct StoreOptions {
@@ -44,6 +56,9 @@ pub struct StoreOptions {
     /// Of the gateway; capacity is checked in the transaction that begins an operation.
     pub limits: Limits,
     pub now: Millis,
+    /// For harnesses: one seed gives one history.
+    pub identity: Option<Identity>,
+    pub full: Option<FullHook>,
     pub on_commit: Option<CommitHook>,
 }
 
@@ -56,6 +71,8 @@ impl StoreOptions {
             writer: WriterKind::Thread,
             limits: Limits::default(),
             now,
+            identity: None,
+            full: None,
             on_commit: None,
         }
     }
@@ -68,6 +85,8 @@ impl StoreOptions {
             writer: WriterKind::Inline,
             limits: Limits::default(),
             now,
+            identity: None,
+            full: None,
             on_commit: None,
         }
     }

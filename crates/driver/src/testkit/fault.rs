@@ -372,10 +372,11 @@ impl FaultPlan for Seeded {
 /// SplitMix64 (Steele, Lea, Flood 2014): small, and good enough to choose faults and secrets of a
 /// simulation by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Dice(u64);
+pub struct Dice(u64);
 
 impl Dice {
-    pub(crate) fn new(words: &[u64]) -> Self {
+    #[must_use]
+    pub fn new(words: &[u64]) -> Self {
         let mut dice = Self(0);
         for word in words {
             dice.0 = dice.next() ^ word;
@@ -383,7 +384,8 @@ impl Dice {
         dice
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    #[allow(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -85,6 +85,7 @@ impl v1::FileService for Api {
         tokio::pin!(write);
         let answer = loop {
             tokio::select! {
+                biased;
                 answer = &mut write => break answer,
                 Ok(()) = &mut reached, if !reached.is_terminated() => admission.entered(),
             }

@@ -255,6 +255,16 @@ impl v1::SandboxService for Api {
         let sandbox = self
             .sandbox(request.to_owned_message().sandbox.into_option())
             .await?;
+        if overwinter_lifecycle::mutant::is_on(overwinter_lifecycle::mutant::Mutant::ReadWakes) {
+            let verb = Request::Resume { fallback: true };
+            let options = v1::WriteOptions {
+                requester: "a read".to_owned(),
+                ..Default::default()
+            };
+            let _ = self
+                .verb(sandbox.id, verb, options, "GetSandbox", [0; 32])
+                .await;
+        }
         let sandbox = MessageField::some(self.show(&sandbox).await?);
         Response::ok(v1::GetSandboxResponse { sandbox })
     }

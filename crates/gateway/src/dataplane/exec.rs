@@ -127,6 +127,7 @@ async fn run(
     let opening = first.clone();
     loop {
         let end = tokio::select! {
+            biased;
             // The client has gone away: the process runs on.
             () = out.closed() => return,
             end = connection(&mut admission, first, &mut requests, &shared, &out) => end,
@@ -145,6 +146,7 @@ async fn run(
         drop(admission);
         let _ = reconciler.ports.within(SAME_AGAIN, slot.left(lost)).await;
         let reopened = tokio::select! {
+            biased;
             () = out.closed() => return,
             reopened = reopen(&reconciler, sandbox) => reopened,
         };
@@ -220,6 +222,7 @@ async fn connection(
         out,
     };
     tokio::select! {
+        biased;
         end = forward.answers(responses) => end,
         end = feed(requests, input, shared) => end,
     }

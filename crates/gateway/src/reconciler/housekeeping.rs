@@ -117,7 +117,9 @@ impl Reconciler {
     /// Looks at a sandbox on which nothing runs, and records compute that is gone. An owner looks
     /// for itself, and again when it is done.
     pub async fn check_for_loss(&self, id: SandboxId) {
-        if self.leave_to_owner(id) {
+        if overwinter_lifecycle::mutant::is_on(overwinter_lifecycle::mutant::Mutant::LossUnseen)
+            || self.leave_to_owner(id)
+        {
             return;
         }
         let sandbox = match self.store.get(id).await {
@@ -140,6 +142,10 @@ impl Reconciler {
         };
         match observed {
             Observed::Absent | Observed::Stopped => {}
+            Observed::InTransition | Observed::Unknown
+                if overwinter_lifecycle::mutant::is_on(
+                    overwinter_lifecycle::mutant::Mutant::UnknownIsAbsent,
+                ) => {}
             Observed::Live { .. } | Observed::Frozen { .. } => return,
             // Never taken for absence; looked at again in the next round.
             Observed::InTransition | Observed::Unknown => {
@@ -153,7 +159,13 @@ impl Reconciler {
             .store
             .record_loss(
                 id,
-                observed.compute(),
+                if overwinter_lifecycle::mutant::is_on(
+                    overwinter_lifecycle::mutant::Mutant::UnknownIsAbsent,
+                ) {
+                    overwinter_lifecycle::record::Compute::Absent
+                } else {
+                    observed.compute()
+                },
                 sandbox.issued,
                 self.ports.clock.wall(),
             )

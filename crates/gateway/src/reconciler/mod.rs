@@ -26,7 +26,7 @@ mod settle;
 pub mod stock;
 pub mod waiters;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ use waiters::Waiters;
 /// The drivers of this gateway, by name, chosen by configuration in one place.
 #[derive(Clone, Default)]
 pub struct Drivers {
-    by_name: HashMap<String, Registered>,
+    by_name: BTreeMap<String, Registered>,
     default: Option<String>,
 }
 
@@ -126,7 +126,7 @@ struct Owners {
     /// Their compute has changed between an operation's commit and its owner's start.
     early: HashSet<SandboxId>,
     /// Their driver could not tell what is there; looked at again in the next round.
-    unseen: HashSet<SandboxId>,
+    unseen: BTreeSet<SandboxId>,
 }
 
 /// What has happened to a sandbox while its owner was at work.

@@ -9,7 +9,7 @@
 //! and each watch begins with the state. Whatever the store holds as running is ended, as lost or by
 //! a suspension, in the transaction that records that its compute is gone.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,7 +33,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Of one sandbox; as many as the store keeps.
 const KEPT: usize = 1_000;
 
-type BySandbox = HashMap<SandboxId, HashMap<Uuid, ProcessResult>>;
+/// Ordered: what is written, is written in the same order in every run.
+type BySandbox = BTreeMap<SandboxId, BTreeMap<Uuid, ProcessResult>>;
 
 /// Learnt and not written yet. In memory: see the module.
 #[derive(Default)]
@@ -66,7 +67,7 @@ impl Learnt {
     /// For a recording of its owner.
     pub(super) fn take(&self, sandbox: SandboxId) -> Vec<ProcessResult> {
         let taken = self.lock().remove(&sandbox);
-        taken.into_iter().flat_map(HashMap::into_values).collect()
+        taken.into_iter().flat_map(BTreeMap::into_values).collect()
     }
 
     fn take_all(&self) -> Vec<(SandboxId, Vec<ProcessResult>)> {
@@ -185,7 +186,7 @@ impl Reconciler {
 
     /// What the store does not know yet of the state at the beginning of a watch.
     async fn learn_all(&self, id: SandboxId, processes: &[wire::ProcessInfo]) {
-        let mut known: HashMap<Uuid, bool> = match self.store.process_ids(id).await {
+        let mut known: BTreeMap<Uuid, bool> = match self.store.process_ids(id).await {
             Ok(known) => known.into_iter().collect(),
             Err(error) => return tracing::error!(sandbox = %id, %error, "cannot be read"),
         };

@@ -40,7 +40,11 @@ impl Reconciler {
         }
         for sandbox in unfinished {
             let deleting = sandbox.running.is_none() && sandbox.phase() == Phase::Deleting;
-            if !deleting {
+            if !deleting
+                && !overwinter_lifecycle::mutant::is_on(
+                    overwinter_lifecycle::mutant::Mutant::RecoverNothing,
+                )
+            {
                 self.own(sandbox);
             }
         }

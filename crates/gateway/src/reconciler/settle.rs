@@ -102,6 +102,7 @@ impl Reconciler {
     pub(super) async fn pause(&self, owned: &mut Owned, slot: &Arc<Slot>) -> Option<Stopping> {
         let pause = owned.times.calls.take();
         tokio::select! {
+            biased;
             () = self.ports.clock.sleep(pause) => None,
             stopping = self.stopping(owned.sandbox.id, slot) => Some(stopping),
         }
@@ -148,6 +149,7 @@ impl Reconciler {
                     return Event::Observed(seen);
                 }
                 tokio::select! {
+                    biased;
                     () = self.ports.clock.sleep(looks.take()) => {}
                     _ = slot.compute_changed(changes) => {}
                     stopping = self.stopping(id, slot) => return Event::Stopped(stopping),

@@ -122,6 +122,14 @@ fn joins(last: &Operation, request: Request, verb: Verb) -> bool {
 
 fn admit_while_deleting(sandbox: &Sandbox, request: Request) -> Disposition {
     let Request::Delete { abandon } = request else {
+        if crate::mutant::is_on(crate::mutant::Mutant::WakeWhileDeleting)
+            && sandbox.running.is_some()
+        {
+            return Disposition::Queue {
+                verb: Verb::Resume { fallback: true },
+                supersedes: sandbox.waiting.as_ref().map(|op| op.id),
+            };
+        }
         return Disposition::Deny(Reason::Deleting);
     };
     // It is gone: a second delete would begin on a tombstone, and make it anew.

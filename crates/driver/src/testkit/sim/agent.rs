@@ -76,6 +76,7 @@ impl SimAgent {
             Run::Running => Ok(honest),
             Run::Ended => Err(AgentError::Gone),
             Run::Frozen => tokio::select! {
+                biased;
                 () = self.guest.running() => Ok(honest),
                 () = self.connection.closed() => Err(AgentError::Gone),
             },
@@ -162,6 +163,7 @@ impl Agent for SimAgent {
             |state| async move {
                 let (mut events, connection) = state?;
                 tokio::select! {
+                    biased;
                     event = events.recv() => match event {
                         Ok(event) => Some((Ok(event), Some((events, connection)))),
                         Err(RecvError::Closed) => Some((Err(AgentError::Gone), None)),
@@ -218,6 +220,7 @@ impl Agent for SimAgent {
         let mut data = BytesMut::new();
         loop {
             let request = tokio::select! {
+                biased;
                 request = input.next() => request,
                 () = self.connection.closed() => return Err(AgentError::Gone),
             };

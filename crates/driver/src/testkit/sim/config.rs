@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::testkit::clock::{Clock, TokioClock};
 use crate::testkit::fault::{CallSite, CrashPoint, FaultPlan, NoFaults};
+use crate::testkit::spawn::{Spawn, TokioSpawn};
 use crate::types::{Depth, Limit, Preserves, Releases, Survives, SuspensionMode};
 
 /// What a harness makes of a crash: it kills its gateway.
@@ -29,6 +30,7 @@ pub struct SimConfig {
     /// this backend. Costs nothing until such a sandbox is used.
     pub presume_storage: bool,
     pub clock: Arc<dyn Clock>,
+    pub spawn: Arc<dyn Spawn>,
     pub faults: Arc<dyn FaultPlan>,
     pub on_crash: CrashHook,
 }
@@ -44,6 +46,7 @@ impl Default for SimConfig {
             images: None,
             presume_storage: false,
             clock: Arc::new(TokioClock::default()),
+            spawn: Arc::new(TokioSpawn),
             faults: Arc::new(NoFaults),
             on_crash: Arc::new(|_, _| {}),
         }

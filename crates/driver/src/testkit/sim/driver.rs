@@ -15,6 +15,7 @@ use crate::attach::{AttachPort, Credentials};
 use crate::driver::Driver;
 use crate::error::DriverError;
 use crate::testkit::fault::{CallKind, CrashPoint, Fault, Late};
+use crate::testkit::spawn::spawn;
 use crate::types::{
     Changed, ComputeSpec, Debt, Depth, Description, DriverReference, EffectContext, Effected,
     Found, Observation, Observed, PinnedImage,
@@ -102,6 +103,7 @@ impl SimDriver {
             return Some(lock);
         }
         tokio::select! {
+            biased;
             lock = cell.lock.clone().lock_owned() => Some(lock),
             () = self.world.config.clock.sleep(deadline) => None,
         }
@@ -120,14 +122,14 @@ impl SimDriver {
         let lock = (late == Late::Locked).then_some(lock);
         let locked = lock.is_some();
         let (driver, here, ctx) = (self.clone(), cell.clone(), ctx.clone());
-        let task = tokio::spawn(async move {
+        let task = spawn(&*self.world.config.spawn, async move {
             driver.world.config.clock.sleep(after).await;
             // Nobody waits for the answer.
             let _ = driver.carry_out(&here, &ctx, &effect, Some(late));
             drop(lock);
         });
         if locked {
-            cell.state().holder = Some(task.abort_handle());
+            cell.state().holder = Some(task);
         }
     }
 
@@ -137,11 +139,11 @@ impl SimDriver {
             return;
         };
         let sleep = self.world.config.clock.sleep(time);
-        let task = tokio::spawn(async move {
+        let task = spawn(&*self.world.config.spawn, async move {
             sleep.await;
             drop(lock);
         });
-        cell.state().holder = Some(task.abort_handle());
+        cell.state().holder = Some(task);
     }
 
     async fn question(

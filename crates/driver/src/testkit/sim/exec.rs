@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use futures::future::AbortHandle;
 use futures::stream::BoxStream;
 use futures::{StreamExt as _, TryStreamExt as _};
 use overwinter_api::supervisor as wire;
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 use wire::__buffa::oneof::exec_request::Message as Request;
 use wire::__buffa::oneof::exec_response::Message as Response;
 
@@ -62,6 +62,7 @@ async fn attach(
     mut input: BoxStream<'static, wire::ExecRequest>,
 ) -> AgentResult<Attached> {
     let first = tokio::select! {
+        biased;
         first = input.next() => first.and_then(|it| it.message),
         () = connection.closed() => return Err(AgentError::Gone),
     };
@@ -118,6 +119,7 @@ impl Attached {
                 return Ok(Some(message));
             }
             tokio::select! {
+                biased;
                 changed = self.changes.changed() => changed.map_err(|_| AgentError::Gone)?,
                 () = self.connection.closed() => return Err(AgentError::Gone),
             }

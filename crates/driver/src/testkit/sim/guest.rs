@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use futures::future::AbortHandle;
 use overwinter_api::supervisor as wire;
 use overwinter_lifecycle::ids::{Incarnation, SandboxId};
 use tokio::sync::{broadcast, watch};
-use tokio::task::AbortHandle;
 use wire::__buffa::oneof::process_event::Event;
 
 use super::files::refused;
@@ -20,6 +20,7 @@ use crate::agent::{AgentResult, RefusedKind};
 use crate::attach::{AttachProof, Credentials};
 use crate::testkit::clock::Clock;
 use crate::testkit::fault::Dice;
+use crate::testkit::spawn::{Spawn, spawn};
 
 const KEPT_RESULTS: usize = 1000;
 const EVENTS: usize = 1024;
@@ -37,6 +38,9 @@ pub(super) struct Guest {
     pub(super) storage: Arc<Storage>,
     world: Weak<SimWorld>,
     clock: Arc<dyn Clock>,
+    spawn: Arc<dyn Spawn>,
+    /// Of this world, from 1.
+    pub(super) number: u64,
     run: watch::Sender<Run>,
     inside: Mutex<Inside>,
 }
@@ -90,6 +94,8 @@ impl Guest {
             storage,
             world: Arc::downgrade(world),
             clock: world.config.clock.clone(),
+            spawn: world.config.spawn.clone(),
+            number: world.next_guest(),
             run: watch::Sender::new(Run::Running),
             inside: Mutex::new(Inside {
                 generation: credentials.incarnation,
@@ -127,7 +133,7 @@ impl Guest {
     }
 
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        tokio::spawn(task).abort_handle()
+        spawn(&*self.spawn, task)
     }
 
     // Whether it runs.

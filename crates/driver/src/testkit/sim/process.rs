@@ -3,9 +3,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use futures::future::AbortHandle;
 use overwinter_api::supervisor as wire;
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 
 /// What is kept of the output for whoever attaches later.
 const REPLAY: usize = 64 << 10;

@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::future::AbortHandle;
 use overwinter_lifecycle::ids::{EffectKey, Incarnation, SandboxId};
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
 
 use super::agent::SimAgent;
 use super::config::SimConfig;
@@ -113,6 +113,7 @@ pub struct SimWorld {
     violations: Mutex<Vec<Violation>>,
     refusals: Mutex<Vec<(SandboxId, AttachRefused)>>,
     boots: AtomicU64,
+    guests: AtomicU64,
 }
 
 impl fmt::Debug for SimWorld {
@@ -144,6 +145,7 @@ impl SimWorld {
             violations: Mutex::default(),
             refusals: Mutex::default(),
             boots: AtomicU64::new(1),
+            guests: AtomicU64::default(),
         })
     }
 
@@ -206,6 +208,10 @@ impl SimWorld {
 
     // What is there.
 
+    pub(super) fn next_guest(&self) -> u64 {
+        self.guests.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     pub(super) fn boot_id(&self) -> String {
         format!("boot-{}", self.boots.load(Ordering::Relaxed))
     }
@@ -246,7 +252,13 @@ impl SimWorld {
 
     /// A gateway takes over. The connections of the one before have ended with it.
     pub(super) fn set_port(&self, port: Arc<dyn AttachPort>) {
-        if lock(&self.port).replace(port).is_none() {
+        self.gateway_gone();
+        *lock(&self.port) = Some(port);
+    }
+
+    /// The gateway has died: whoever was attached is not any more, and nobody is let in.
+    pub fn gateway_gone(&self) {
+        if lock(&self.port).take().is_none() {
             return;
         }
         lock(&self.watchers).clear();
@@ -273,10 +285,11 @@ impl SimWorld {
             Some((_, Fault::NeverAttach)) => {}
             Some((_, Fault::AttachLate(time))) => {
                 let (world, guest) = (self.clone(), guest.clone());
-                tokio::spawn(async move {
+                let late = async move {
                     world.config.clock.sleep(time).await;
                     world.attach(&guest);
-                });
+                };
+                self.config.spawn.spawn(Box::pin(late));
             }
             Some((_, Fault::OldCredentials)) => {
                 self.attach_with_old(guest);
@@ -341,6 +354,20 @@ impl SimWorld {
         true
     }
 
+    /// The connection of its agent breaks, and the agent dials again with what it has. False: there
+    /// was none.
+    pub fn reconnect(self: &Arc<Self>, sandbox: SandboxId) -> bool {
+        let Some(guest) = self.guest(sandbox) else {
+            return false;
+        };
+        let attached = guest.connection().is_some_and(|it| !it.is_closed());
+        if attached {
+            guest.disconnect();
+            self.present(&guest);
+        }
+        attached
+    }
+
     /// The host goes down and comes up: no compute is left, frozen or not.
     pub fn reboot(&self) {
         self.boots.fetch_add(1, Ordering::Relaxed);
@@ -378,6 +405,32 @@ impl SimWorld {
             NodeKind::Folder => None,
         });
         Some(files.collect())
+    }
+
+    fn guest(&self, sandbox: SandboxId) -> Option<Arc<Guest>> {
+        let cell = self.known(sandbox)?;
+        let state = cell.state();
+        state.compute.as_ref().map(|native| native.guest.clone())
+    }
+
+    /// The number of the memory that is live or frozen now: the same for as long as its processes
+    /// are. None: there is no compute.
+    #[must_use]
+    pub fn memory_of(&self, sandbox: SandboxId) -> Option<u64> {
+        self.guest(sandbox).map(|guest| guest.number)
+    }
+
+    /// What is so, whoever asks.
+    #[must_use]
+    pub fn truth(&self, sandbox: SandboxId) -> Observed {
+        let cell = self.known(sandbox);
+        cell.map_or(Observed::Absent, |cell| cell.state().observed())
+    }
+
+    /// The processes that run in it.
+    #[must_use]
+    pub fn live_processes(&self, sandbox: SandboxId) -> Vec<String> {
+        self.guest(sandbox).map_or(Vec::new(), |guest| guest.live())
     }
 
     /// What is left of any sandbox: computes, artifacts, storage. Empty after every delete.

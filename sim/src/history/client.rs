@@ -1,0 +1,296 @@
+//! A client: it asks for anything at any moment, asks twice, goes away in the middle, and remembers
+//! what it was promised.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use connectrpc::{ConnectError, ErrorCode};
+use futures::future::{Either, join, select};
+use overwinter_api::v1;
+use overwinter_gateway::ports::Ids;
+use overwinter_lifecycle::Phase;
+use overwinter_lifecycle::ids::SandboxId;
+
+use super::doors::{Ask, Doors, Target, Verb};
+use super::invariant::Invariant;
+use super::life::SeededIds;
+use super::stage::Stage;
+
+/// A verb that was asked for, to be asked again under the same key.
+pub(crate) type Asked = Verb;
+
+/// A client that has no patience.
+const SHORT: Duration = Duration::from_secs(2);
+/// One that has.
+const LONG: Duration = Duration::from_secs(150);
+
+/// How long a key is remembered, less an hour.
+const KEY_LIFE: Duration = Duration::from_secs(23 * 3_600);
+
+pub(crate) struct Client {
+    pub stage: Rc<Stage>,
+    pub doors: Doors,
+    pub ids: SeededIds,
+    pub number: usize,
+}
+
+impl Client {
+    /// Acts until nothing is left to do.
+    pub(crate) async fn run(self) {
+        loop {
+            self.stage.a_while(self.stage.profile.think).await;
+            let left = self.stage.steps_left.get();
+            if left == 0 {
+                return;
+            }
+            self.stage.steps_left.set(left - 1);
+            self.step().await;
+        }
+    }
+
+    async fn step(&self) {
+        let stage = &self.stage;
+        let patience = if stage.chance(150) { SHORT } else { LONG };
+        let leaves = stage.a_while(patience);
+        let act = self.act();
+        match select(pin!(act), leaves).await {
+            Either::Left(_) => {}
+            Either::Right(_) => {
+                stage
+                    .trace
+                    .note(format_args!("client {} went away", self.number));
+            }
+        }
+    }
+
+    async fn act(&self) {
+        let stage = &self.stage;
+        let name = format!("s{}", stage.roll(stage.profile.slots as u64));
+        let id = stage.model.borrow().names.get(&name).copied();
+        let Some(id) = id else {
+            return self.ask(Verb::Create(name)).await;
+        };
+        let target = if stage.chance(500) {
+            Target::Name(name.clone())
+        } else {
+            Target::Id(id)
+        };
+        match stage.roll(100) {
+            0..=8 => {
+                self.ask(Verb::Suspend(target, v1::Depth::DEPTH_FREEZE))
+                    .await
+            }
+            9..=15 => self.ask(Verb::Suspend(target, v1::Depth::DEPTH_STOP)).await,
+            16..=18 => {
+                self.ask(Verb::Suspend(target, v1::Depth::DEPTH_UNSPECIFIED))
+                    .await
+            }
+            19..=34 => {
+                let fallback = stage.chance(400);
+                self.ask(Verb::Resume(target, fallback)).await;
+            }
+            35..=38 => self.ask(Verb::Start(target)).await,
+            39..=41 => self.ask(Verb::Delete(target)).await,
+            42..=44 => self.ask(Verb::Create(name)).await,
+            45..=47 => self.ask_again().await,
+            48..=69 => self.write(id).await,
+            70..=79 => self.read(id).await,
+            80..=89 => self.run_process(id).await,
+            90..=93 => self.start_process(id).await,
+            94..=97 => self.get(&name).await,
+            _ => {
+                let listed = self.doors.list().await;
+                self.note("list", listed.map(|many| many.to_string()));
+            }
+        }
+    }
+
+    fn note(&self, what: &str, answer: Result<String, ConnectError>) {
+        let trace = &self.stage.trace;
+        match answer {
+            Ok(answer) => trace.note(format_args!("client {} {what}: {answer}", self.number)),
+            Err(error) => trace.note(format_args!(
+                "client {} {what}: {:?} {}",
+                self.number,
+                error.code,
+                error.message.as_deref().unwrap_or_default()
+            )),
+        }
+    }
+
+    async fn ask(&self, verb: Verb) {
+        let key = format!("key-{}", self.ids.next());
+        let stage = &self.stage;
+        let last = (verb.clone(), key.clone());
+        stage.model.borrow_mut().last.insert(self.number, last);
+        if stage.chance(80) {
+            // The same request, twice at once.
+            join(self.ask_under(&verb, &key), self.ask_under(&verb, &key)).await;
+        } else {
+            self.ask_under(&verb, &key).await;
+        }
+    }
+
+    async fn ask_again(&self) {
+        let last = self.stage.model.borrow().last.get(&self.number).cloned();
+        if let Some((verb, key)) = last {
+            self.ask_under(&verb, &key).await;
+        }
+    }
+
+    async fn ask_under(&self, verb: &Verb, key: &str) {
+        let stage = &self.stage;
+        let wait = Duration::from_secs(stage.roll(4) * 20);
+        let ask = Ask {
+            requester: format!("client-{}", self.number),
+            key: key.to_owned(),
+            wait,
+        };
+        stage
+            .trace
+            .note(format_args!("client {} asks {verb:?}", self.number));
+        let answer = self.doors.verb(verb, &ask).await;
+        if let Ok(answer) = &answer {
+            self.accepted(key, answer);
+        }
+        let answer = answer.map(|answer| {
+            let operation = answer.operation.as_option();
+            let outcome = operation.and_then(|operation| operation.outcome.as_option());
+            format!("{:?} {outcome:?}", answer.disposition)
+        });
+        self.note("was answered", answer);
+    }
+
+    fn accepted(&self, key: &str, answer: &v1::OperationResponse) {
+        let stage = &self.stage;
+        let Some(operation) = answer.operation.as_option() else {
+            return;
+        };
+        let (Ok(id), Ok(sandbox)) = (operation.id.parse(), operation.sandbox_id.parse()) else {
+            return stage.violate(
+                Invariant::NoIntentIsLost,
+                format!("an operation without an id: {operation:?}"),
+            );
+        };
+        let mut model = stage.model.borrow_mut();
+        model.accepted.insert(id, sandbox);
+        let earlier = model.keys.insert(key.to_owned(), id);
+        drop(model);
+        // A clock that was set forward ends the life of a key.
+        let jumped = stage.model.borrow().jumped;
+        if let Some(earlier) = earlier
+            && jumped + stage.time.now() < KEY_LIFE
+        {
+            stage.expect(Invariant::OneKeyOneOperation, earlier == id, || {
+                format!("{key}: {earlier}, then {id}")
+            });
+        }
+    }
+
+    async fn write(&self, id: SandboxId) {
+        let stage = &self.stage;
+        let number = {
+            let mut model = stage.model.borrow_mut();
+            model.written += 1;
+            model.written
+        };
+        let path = format!("/workspace/f{number}");
+        let data = format!("contents {number} of {id}");
+        let call = stage.call_begins(id);
+        let written = self.doors.write(&Target::Id(id), &path, &data).await;
+        match &written {
+            Ok(()) => {
+                stage.call_succeeded(call, "a write");
+                let mut model = stage.model.borrow_mut();
+                model.files.entry(id).or_default().insert(path, data);
+            }
+            Err(_) => stage.call_failed(call),
+        }
+        self.note("write", written.map(|()| number.to_string()));
+    }
+
+    async fn read(&self, id: SandboxId) {
+        let stage = &self.stage;
+        let chosen = {
+            let model = stage.model.borrow();
+            let files = model.files.get(&id).filter(|files| !files.is_empty());
+            files.and_then(|files| {
+                let nth = usize::try_from(stage.roll(files.len() as u64)).unwrap_or(0);
+                let (path, data) = files.iter().nth(nth)?;
+                Some((path.clone(), data.clone()))
+            })
+        };
+        let Some((path, data)) = chosen else { return };
+        let call = stage.call_begins(id);
+        let read = self.doors.read(&Target::Id(id), &path).await;
+        match &read {
+            Ok(read) => {
+                stage.call_succeeded(call, "a read");
+                stage.expect(Invariant::ContentsStay, *read == data, || {
+                    format!("{id} {path}: {read:?}, written was {data:?}")
+                });
+            }
+            Err(error) => {
+                stage.call_failed(call);
+                let missing = error.code == ErrorCode::NotFound && stage.is_kept(id);
+                stage.expect(Invariant::ContentsStay, !missing, || {
+                    format!("{id} {path}: {error}")
+                });
+            }
+        }
+        self.note("read", read.map(|_| path));
+    }
+
+    async fn run_process(&self, id: SandboxId) {
+        let stage = &self.stage;
+        let call = stage.call_begins(id);
+        let command: &[&str] = if stage.chance(300) {
+            &["sleep", "4000"]
+        } else {
+            &["true"]
+        };
+        let process = self.ids.next().to_string();
+        let ran = self.doors.run(&Target::Id(id), process, command).await;
+        match &ran {
+            Ok(_) => stage.call_succeeded(call, "an exec"),
+            Err(_) => stage.call_failed(call),
+        }
+        self.note("ran", ran.map(|code| code.to_string()));
+    }
+
+    async fn start_process(&self, id: SandboxId) {
+        let stage = &self.stage;
+        let call = stage.call_begins(id);
+        let process = self.ids.next().to_string();
+        let target = Target::Id(id);
+        let started = self.doors.start(&target, process, &["sleep", "100000"]);
+        let started = started.await;
+        match &started {
+            Ok(()) => stage.call_succeeded(call, "a start of a process"),
+            Err(_) => stage.call_failed(call),
+        }
+        self.note("started", started.map(|()| id.to_string()));
+    }
+
+    async fn get(&self, name: &str) {
+        let stage = &self.stage;
+        let got = self.doors.get(&Target::Name(name.to_owned())).await;
+        if let Ok(sandbox) = &got {
+            let id: Option<SandboxId> = sandbox.id.parse().ok();
+            let model = stage.model.borrow();
+            let other = (model.names.get(name).copied()).filter(|holder| Some(*holder) != id);
+            let kept = other.filter(|other| {
+                let seen = model.seen.get(other);
+                seen.is_some_and(|seen| seen.record.phase() != Phase::Tombstone)
+            });
+            drop(model);
+            stage.expect(
+                Invariant::IdStays,
+                sandbox.name == name && kept.is_none(),
+                || format!("{name} was {kept:?}, is answered as {}", sandbox.id),
+            );
+        }
+        self.note("get", got.map(|sandbox| format!("{:?}", sandbox.phase)));
+    }
+}

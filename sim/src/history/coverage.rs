@@ -1,0 +1,154 @@
+//! What was met: each phase with each fault, each step with a crash on either side of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use comfy_table::{CellAlignment, Table, presets};
+
+/// Counts; can be added up over histories.
+#[derive(Clone, Default)]
+pub struct Coverage(Arc<Mutex<Counts>>);
+
+#[derive(Default)]
+struct Counts {
+    /// (fault, phase)
+    faults: BTreeMap<(String, &'static str), u64>,
+    /// (step, side): times reached, times crashed at.
+    steps: BTreeMap<(String, &'static str), (u64, u64)>,
+    /// How often each invariant was put to the test.
+    invariants: BTreeMap<&'static str, u64>,
+}
+
+const PHASES: [&str; 8] = [
+    "creating",
+    "ready",
+    "suspending",
+    "suspended",
+    "resuming",
+    "failed",
+    "deleting",
+    "tombstone",
+];
+
+impl Coverage {
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn fault(&self, fault: &str, phase: &'static str) {
+        let mut counts = self.lock();
+        *counts.faults.entry((fault.to_owned(), phase)).or_default() += 1;
+    }
+
+    pub(crate) fn reached(&self, step: &str, side: &'static str) {
+        let mut counts = self.lock();
+        counts.steps.entry((step.to_owned(), side)).or_default().0 += 1;
+    }
+
+    pub(crate) fn crashed(&self, step: &str, side: &'static str) {
+        let mut counts = self.lock();
+        counts.steps.entry((step.to_owned(), side)).or_default().1 += 1;
+    }
+
+    pub(crate) fn tested(&self, invariant: &'static str) {
+        *self.lock().invariants.entry(invariant).or_default() += 1;
+    }
+
+    /// How often `invariant` was put to the test.
+    #[must_use]
+    pub fn of(&self, invariant: &str) -> u64 {
+        self.lock().invariants.get(invariant).copied().unwrap_or(0)
+    }
+
+    pub fn add(&self, other: &Self) {
+        let other = other.lock();
+        let mut counts = self.lock();
+        for (key, count) in &other.faults {
+            *counts.faults.entry(key.clone()).or_default() += count;
+        }
+        for (key, (reached, crashed)) in &other.steps {
+            let sum = counts.steps.entry(key.clone()).or_default();
+            sum.0 += reached;
+            sum.1 += crashed;
+        }
+        for (key, count) in &other.invariants {
+            *counts.invariants.entry(key).or_default() += count;
+        }
+    }
+
+    /// Steps that were reached and never crashed at, and faults that never happened of those that
+    /// were dialled.
+    #[must_use]
+    pub fn zeros(&self, dialled: &[String]) -> Vec<String> {
+        let counts = self.lock();
+        let met: BTreeSet<&str> = counts
+            .faults
+            .keys()
+            .map(|(fault, _)| fault.as_str())
+            .collect();
+        let faults = dialled.iter().filter(|fault| !met.contains(fault.as_str()));
+        let steps = counts
+            .steps
+            .iter()
+            .filter(|(_, (_, crashed))| *crashed == 0);
+        faults
+            .map(|fault| format!("fault {fault}"))
+            .chain(steps.map(|((step, side), (reached, _))| {
+                format!("crash {side} {step} (reached {reached} times)")
+            }))
+            .collect()
+    }
+
+    /// Phase by fault.
+    #[must_use]
+    pub fn fault_table(&self) -> String {
+        let counts = self.lock();
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        let mut header = vec!["fault".to_owned()];
+        header.extend(PHASES.iter().map(|phase| (*phase).to_owned()));
+        table.set_header(header);
+        let faults: BTreeSet<&String> = counts.faults.keys().map(|(fault, _)| fault).collect();
+        for fault in faults {
+            let mut row = vec![fault.clone()];
+            row.extend(PHASES.iter().map(|phase| {
+                let count = counts.faults.get(&(fault.clone(), *phase));
+                count.map_or("-".to_owned(), u64::to_string)
+            }));
+            table.add_row(row);
+        }
+        right(&mut table, PHASES.len());
+        table.to_string()
+    }
+
+    /// Step by crash.
+    #[must_use]
+    pub fn step_table(&self) -> String {
+        let counts = self.lock();
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_header(["step", "reached", "crashed before", "crashed after"]);
+        let steps: BTreeSet<&String> = counts.steps.keys().map(|(step, _)| step).collect();
+        for step in steps {
+            let of = |side| counts.steps.get(&(step.clone(), side)).copied();
+            let (before, after) = (
+                of("before").unwrap_or_default(),
+                of("after").unwrap_or_default(),
+            );
+            let numbers = [before.0.max(after.0), before.1, after.1];
+            let mut row = vec![step.clone()];
+            row.extend(numbers.iter().map(u64::to_string));
+            table.add_row(row);
+        }
+        right(&mut table, 3);
+        table.to_string()
+    }
+}
+
+fn right(table: &mut Table, columns: usize) {
+    for at in 0..columns {
+        if let Some(column) = table.column_mut(1 + at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}

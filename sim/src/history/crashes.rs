@@ -1,0 +1,142 @@
+//! The gateway's death: at any await point, before and after any step of an owner, before and after
+//! any commit. What is behind that point does not happen, and what was committed stays.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use overwinter_driver::testkit::Dice;
+use overwinter_gateway::ports::CrashPoints;
+
+use super::coverage::Coverage;
+use super::time::VirtualTime;
+use super::trace::Trace;
+
+/// Of a thousand points, how many are the last of a gateway.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CrashDials {
+    /// Steps of owners, both sides.
+    pub step: u16,
+    /// Commits, both sides.
+    pub commit: u16,
+    /// Await points: every call of the backend, every sleep.
+    pub moment: u16,
+    /// In one history at most.
+    pub most: u32,
+}
+
+/// The payload of the unwinding that ends a task there.
+pub(crate) struct Crashed;
+
+#[derive(Clone)]
+pub(crate) struct Crashes {
+    inner: Arc<Mutex<Inner>>,
+    time: VirtualTime,
+    trace: Trace,
+    coverage: Coverage,
+}
+
+struct Inner {
+    dials: CrashDials,
+    dice: Dice,
+    dead: bool,
+    count: u32,
+}
+
+impl Crashes {
+    pub(crate) fn new(
+        seed: u64,
+        dials: CrashDials,
+        time: VirtualTime,
+        trace: Trace,
+        coverage: Coverage,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Mutex::new(Inner {
+                dials,
+                dice: Dice::new(&[seed, 3]),
+                dead: false,
+                count: 0,
+            })),
+            time,
+            trace,
+            coverage,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.lock().dead
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.lock().count
+    }
+
+    /// A new life begins.
+    pub(crate) fn revive(&self) {
+        self.lock().dead = false;
+    }
+
+    /// No more of them.
+    pub(crate) fn end(&self) {
+        self.lock().dials = CrashDials::default();
+    }
+
+    /// Dies at the next await point.
+    pub(crate) fn die(&self, how: &dyn fmt::Display) {
+        {
+            let mut inner = self.lock();
+            if std::mem::replace(&mut inner.dead, true) {
+                return;
+            }
+            inner.count += 1;
+        }
+        self.trace.note(format_args!("crash {how}"));
+        self.time.wake_root();
+    }
+
+    fn chosen(&self, dial: impl Fn(&CrashDials) -> u16) -> bool {
+        let mut inner = self.lock();
+        let chance = u64::from(dial(&inner.dials));
+        chance > 0 && inner.dice.next() % 1000 < chance && inner.count < inner.dials.most
+    }
+
+    /// An await point is ahead.
+    pub(crate) fn moment(&self, what: &dyn fmt::Display) {
+        if !self.is_dead() && self.chosen(|dials| dials.moment) {
+            self.die(&format_args!("at {what}"));
+        }
+    }
+
+    fn point(&self, what: &str, side: &'static str, dial: impl Fn(&CrashDials) -> u16) {
+        self.coverage.reached(what, side);
+        if !self.is_dead() {
+            self.trace.note(format_args!("{side} {what}"));
+            if !self.chosen(dial) {
+                return;
+            }
+            self.coverage.crashed(what, side);
+            self.die(&format_args!("{side} {what}"));
+        }
+        // Not a panic of anybody's: nothing is printed.
+        std::panic::resume_unwind(Box::new(Crashed));
+    }
+
+    /// Before or after a COMMIT.
+    pub(crate) fn commit(&self, label: &'static str, side: &'static str) {
+        self.point(&format!("commit {label}"), side, |dials| dials.commit);
+        if side == "after" {
+            // The checks look at what is durable now.
+            self.time.wake_root();
+        }
+    }
+}
+
+impl CrashPoints for Crashes {
+    fn reached(&self, what: &dyn fmt::Display, side: &'static str) {
+        self.point(&what.to_string(), side, |dials| dials.step);
+    }
+}

@@ -1,0 +1,236 @@
+//! The services of one gateway, called as any client calls them, without a socket.
+
+use std::time::Duration;
+
+use buffa_types::google::protobuf::Duration as WireDuration;
+use connectrpc::client::{ClientConfig, ServiceTransport};
+use connectrpc::{ConnectError, ConnectRpcService, ErrorCode, Router};
+use overwinter_api::v1;
+use overwinter_gateway::api::Api;
+use overwinter_gateway::server::{self, ServerError};
+use overwinter_lifecycle::ids::SandboxId;
+use v1::__buffa::oneof::{file_path, read_file_response, sandbox_ref, write_file_request};
+
+type Door = ServiceTransport<ConnectRpcService<Router>>;
+
+#[derive(Clone)]
+pub(crate) struct Doors {
+    pub sandboxes: v1::SandboxServiceClient<Door>,
+    processes: v1::ProcessServiceClient<Door>,
+    files: v1::FileServiceClient<Door>,
+}
+
+/// How a client names a sandbox.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Name(String),
+    Id(SandboxId),
+}
+
+impl Target {
+    fn wire(&self) -> v1::SandboxRef {
+        let by = match self {
+            Self::Name(name) => sandbox_ref::By::Name(name.clone()),
+            Self::Id(id) => sandbox_ref::By::Id(id.to_string()),
+        };
+        v1::SandboxRef { by: Some(by) }
+    }
+}
+
+/// A verb with its parameters.
+#[derive(Clone, Debug)]
+pub(crate) enum Verb {
+    Create(String),
+    Suspend(Target, v1::Depth),
+    Resume(Target, bool),
+    Start(Target),
+    Delete(Target),
+}
+
+/// Who asks, under which key, and how long for.
+pub(crate) struct Ask {
+    pub requester: String,
+    pub key: String,
+    pub wait: Duration,
+}
+
+fn path(path: &str) -> v1::FilePath {
+    v1::FilePath {
+        by: Some(file_path::By::Text(path.to_owned())),
+    }
+}
+
+impl Doors {
+    pub(crate) fn open(api: &Api) -> Result<Self, ServerError> {
+        let door = ServiceTransport::new(server::rpc(api)?);
+        let config = ClientConfig::new(http_uri());
+        Ok(Self {
+            sandboxes: v1::SandboxServiceClient::new(door.clone(), config.clone()),
+            processes: v1::ProcessServiceClient::new(door.clone(), config.clone()),
+            files: v1::FileServiceClient::new(door, config),
+        })
+    }
+
+    pub(crate) async fn verb(
+        &self,
+        verb: &Verb,
+        ask: &Ask,
+    ) -> Result<v1::OperationResponse, ConnectError> {
+        let options = v1::WriteOptions {
+            idempotency_key: ask.key.clone(),
+            requester: ask.requester.clone(),
+            wait: WireDuration {
+                seconds: i64::try_from(ask.wait.as_secs()).unwrap_or(i64::MAX),
+                nanos: i32::try_from(ask.wait.subsec_nanos()).unwrap_or(0),
+                ..Default::default()
+            }
+            .into(),
+        };
+        let options = options.into();
+        let door = &self.sandboxes;
+        let answer = match verb {
+            Verb::Create(name) => {
+                let spec = v1::SandboxSpec {
+                    image: "image".to_owned(),
+                    ..Default::default()
+                };
+                door.create_sandbox(v1::CreateSandboxRequest {
+                    name: name.clone(),
+                    spec: spec.into(),
+                    options,
+                    ..Default::default()
+                })
+                .await?
+            }
+            Verb::Suspend(target, depth) => {
+                door.suspend_sandbox(v1::SuspendSandboxRequest {
+                    sandbox: target.wire().into(),
+                    depth: (*depth).into(),
+                    options,
+                })
+                .await?
+            }
+            Verb::Resume(target, fallback) => {
+                door.resume_sandbox(v1::ResumeSandboxRequest {
+                    sandbox: target.wire().into(),
+                    restart_if_restore_fails: *fallback,
+                    options,
+                })
+                .await?
+            }
+            Verb::Start(target) => {
+                door.start_sandbox(v1::StartSandboxRequest {
+                    sandbox: target.wire().into(),
+                    options,
+                })
+                .await?
+            }
+            Verb::Delete(target) => {
+                door.delete_sandbox(v1::DeleteSandboxRequest {
+                    sandbox: target.wire().into(),
+                    abandon: false,
+                    options,
+                })
+                .await?
+            }
+        };
+        Ok(answer.into_owned())
+    }
+
+    pub(crate) async fn get(&self, target: &Target) -> Result<v1::Sandbox, ConnectError> {
+        let request = v1::GetSandboxRequest {
+            sandbox: target.wire().into(),
+        };
+        let answer = self.sandboxes.get_sandbox(request).await?.into_owned();
+        let nothing = || ConnectError::new(ErrorCode::Internal, "no sandbox in the answer");
+        answer.sandbox.into_option().ok_or_else(nothing)
+    }
+
+    pub(crate) async fn list(&self) -> Result<usize, ConnectError> {
+        let request = v1::ListSandboxesRequest::default();
+        let answer = self.sandboxes.list_sandboxes(request).await?.into_owned();
+        Ok(answer.sandboxes.len())
+    }
+
+    pub(crate) async fn write(
+        &self,
+        target: &Target,
+        to: &str,
+        data: &str,
+    ) -> Result<(), ConnectError> {
+        let start = v1::WriteFileStart {
+            sandbox: target.wire().into(),
+            path: path(to).into(),
+            ..Default::default()
+        };
+        let messages: [write_file_request::Message; 3] = [
+            start.into(),
+            write_file_request::Message::Data(bytes::Bytes::copy_from_slice(data.as_bytes())),
+            v1::WriteFileEnd::default().into(),
+        ];
+        let messages = messages.map(|message| v1::WriteFileRequest {
+            message: Some(message),
+        });
+        let messages = futures::stream::iter(messages);
+        self.files.write_file(messages).await.map(|_| ())
+    }
+
+    pub(crate) async fn read(&self, target: &Target, from: &str) -> Result<String, ConnectError> {
+        let request = v1::ReadFileRequest {
+            sandbox: target.wire().into(),
+            path: path(from).into(),
+            ..Default::default()
+        };
+        let mut stream = self.files.read_file(request).await?;
+        let mut data = Vec::new();
+        while let Some(message) = stream.message().await? {
+            let message: v1::ReadFileResponse = message.to_owned_message();
+            if let Some(read_file_response::Message::Data(piece)) = message.message {
+                data.extend_from_slice(&piece);
+            }
+        }
+        Ok(String::from_utf8_lossy(&data).into_owned())
+    }
+
+    pub(crate) async fn run(
+        &self,
+        target: &Target,
+        process_id: String,
+        command: &[&str],
+    ) -> Result<i32, ConnectError> {
+        let request = v1::RunProcessRequest {
+            start: start(target, process_id, command).into(),
+            ..Default::default()
+        };
+        let answer = self.processes.run_process(request).await?.into_owned();
+        Ok(answer.exit.as_option().map_or(-1, |exit| exit.code))
+    }
+
+    pub(crate) async fn start(
+        &self,
+        target: &Target,
+        process_id: String,
+        command: &[&str],
+    ) -> Result<(), ConnectError> {
+        let request = v1::StartProcessRequest {
+            start: start(target, process_id, command).into(),
+        };
+        self.processes.start_process(request).await.map(|_| ())
+    }
+}
+
+fn start(target: &Target, process_id: String, command: &[&str]) -> v1::ExecStart {
+    let process = v1::ProcessSpec {
+        command: command.iter().map(|word| (*word).to_owned()).collect(),
+        ..Default::default()
+    };
+    v1::ExecStart {
+        sandbox: target.wire().into(),
+        process_id,
+        process: process.into(),
+    }
+}
+
+fn http_uri() -> http::Uri {
+    http::Uri::from_static("http://overwinter")
+}

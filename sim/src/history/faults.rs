@@ -1,0 +1,183 @@
+//! What goes wrong on the backend: the testkit's faults by chance, which can be ended, and the
+//! errors that its dials leave out.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use overwinter_driver::DriverError;
+use overwinter_driver::testkit::{CallSite, Dials, Dice, Fault, FaultPlan, Seeded};
+use overwinter_lifecycle::ids::SandboxId;
+use overwinter_store::Store;
+
+use super::coverage::Coverage;
+use super::crashes::Crashes;
+use super::trace::Trace;
+
+/// What the record says, for whoever stands outside of the gateway.
+#[derive(Clone, Default)]
+pub(crate) struct Records(Arc<Mutex<Option<Store>>>);
+
+impl Records {
+    pub(crate) fn set(&self, store: Option<Store>) {
+        let before = std::mem::replace(
+            &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner),
+            store,
+        );
+        drop(before);
+    }
+
+    pub(crate) fn phase(&self, sandbox: SandboxId) -> Option<&'static str> {
+        let store = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()?;
+        // Reads are done at once.
+        let record = store.get(sandbox).now_or_never()?.ok()??;
+        Some(record.phase().as_str())
+    }
+}
+
+/// Of a call on which nothing goes wrong, in microseconds.
+const LONGEST_LATENCY: u64 = 20_000;
+
+pub(crate) struct Plan {
+    seeded: Seeded,
+    /// `Fenced` and `Unsupported`, of a thousand effects.
+    other_errors: u16,
+    on: AtomicBool,
+    trace: Trace,
+    coverage: Coverage,
+    crashes: Crashes,
+    records: Records,
+}
+
+impl Plan {
+    pub(crate) fn new(
+        (seed, dials, other_errors): (u64, Dials, u16),
+        trace: Trace,
+        coverage: Coverage,
+        crashes: Crashes,
+        records: Records,
+    ) -> Self {
+        Self {
+            seeded: Seeded { seed, dials },
+            other_errors,
+            on: AtomicBool::new(true),
+            trace,
+            coverage,
+            crashes,
+            records,
+        }
+    }
+
+    /// No more faults.
+    pub(crate) fn end(&self) {
+        self.on.store(false, Ordering::Relaxed);
+    }
+
+    /// Nothing is done in no time: others act in between.
+    fn latency(&self, call: &CallSite) -> Option<Fault> {
+        let sandbox = call.sandbox.map_or(0, |id| id.0.as_u128());
+        let words = [
+            self.seeded.seed,
+            11,
+            sandbox as u64,
+            call.kind as u64,
+            call.nth,
+        ];
+        let micros = 1 + Dice::new(&words).next() % LONGEST_LATENCY;
+        let delay = Fault::Delay(Duration::from_micros(micros));
+        delay.fits(call.kind).then_some(delay)
+    }
+
+    fn other(&self, call: &CallSite) -> Option<Fault> {
+        let sandbox = call.sandbox?.0.as_u128();
+        let words = [
+            self.seeded.seed,
+            9,
+            sandbox as u64,
+            call.kind as u64,
+            call.nth,
+        ];
+        let mut dice = Dice::new(&words);
+        if dice.next() % 1000 >= u64::from(self.other_errors) {
+            return None;
+        }
+        let error = match dice.next() % 2 {
+            0 => DriverError::Fenced,
+            _ => DriverError::Unsupported("injected".to_owned()),
+        };
+        Some(Fault::Fail(error))
+    }
+}
+
+/// The kind alone.
+fn name(fault: &Fault) -> String {
+    let text = format!("{fault:?}");
+    let of_error = match fault {
+        Fault::Fail(error) => format!("{error:?}"),
+        Fault::ActLate { late, .. } => return format!("ActLate {late:?}"),
+        Fault::Crash(point) => return format!("Crash {point:?}"),
+        _ => text,
+    };
+    let end = of_error.find(['(', ' ']).unwrap_or(of_error.len());
+    of_error[..end].to_owned()
+}
+
+/// The faults that these dials lead to.
+pub(crate) fn dialled(dials: &Dials, other_errors: u16) -> Vec<String> {
+    let all = [
+        (dials.reject, "Rejected"),
+        (dials.missing, "Missing"),
+        (dials.unknown, "Unknown"),
+        (dials.delay, "Delay"),
+        (dials.delay_reply, "DelayReply"),
+        (dials.lose_reply, "LoseReply"),
+        (dials.act_late_fenced, "ActLate Fenced"),
+        (dials.act_late_locked, "ActLate Locked"),
+        (dials.crash_before, "Crash BeforeEffect"),
+        (dials.crash_after, "Crash AfterEffect"),
+        (dials.lock_held, "LockHeld"),
+        (dials.stale, "Stale"),
+        (dials.empty, "Empty"),
+        (dials.in_transition, "InTransition"),
+        (dials.never_attach, "NeverAttach"),
+        (dials.attach_late, "AttachLate"),
+        (dials.old_credentials, "OldCredentials"),
+        (dials.agent_dies, "AgentDies"),
+        (dials.agent_hangs, "AgentHangs"),
+        (dials.agent_lies, "AgentLies"),
+        (other_errors, "Fenced"),
+        (other_errors, "Unsupported"),
+    ];
+    let on = all.into_iter().filter(|(dial, _)| *dial > 0);
+    on.map(|(_, name)| name.to_owned()).collect()
+}
+
+impl FaultPlan for Plan {
+    fn decide(&self, call: &CallSite) -> Option<Fault> {
+        let on = self.on.load(Ordering::Relaxed);
+        let fault = on
+            .then(|| self.seeded.decide(call).or_else(|| self.other(call)))
+            .flatten()
+            .filter(|fault| fault.fits(call.kind));
+        match (call.sandbox, &fault) {
+            (Some(sandbox), Some(fault)) => {
+                let name = name(fault);
+                self.trace
+                    .note(format_args!("{:?} {sandbox} {name}", call.kind));
+                // A create that is not recorded is no phase of anything.
+                if let Some(phase) = self.records.phase(sandbox) {
+                    self.coverage.fault(&name, phase);
+                }
+            }
+            (Some(sandbox), None) => self.trace.note(format_args!("{:?} {sandbox}", call.kind)),
+            (None, _) => self.trace.note(format_args!("{:?} {fault:?}", call.kind)),
+        }
+        self.crashes.moment(&format_args!("{:?}", call.kind));
+        fault.or_else(|| self.latency(call))
+    }
+}

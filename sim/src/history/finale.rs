@@ -1,0 +1,279 @@
+//! The end of a history: faults stop, everything settles, everything can be woken with all that it
+//! had, and after its delete nothing is left.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use overwinter_driver::Driver;
+use overwinter_gateway::api::Api;
+use overwinter_gateway::ports::Ids as _;
+use overwinter_lifecycle::Phase;
+use overwinter_lifecycle::ids::SandboxId;
+use overwinter_lifecycle::operation::Outcome;
+use overwinter_lifecycle::record::Sandbox;
+use overwinter_store::ListFilter;
+
+use super::doors::{Ask, Doors, Target, Verb};
+use super::invariant::Invariant;
+use super::life::{FOREIGN, SeededIds};
+use super::stage::Stage;
+
+/// Whatever is under way has a deadline far below this.
+const TO_SETTLE: Duration = Duration::from_secs(3 * 3_600);
+const LOOKS: Duration = Duration::from_secs(5);
+const WAIT: Duration = Duration::from_secs(3_000);
+
+pub(crate) struct Finale {
+    pub stage: Rc<Stage>,
+    pub doors: Doors,
+    pub api: Api,
+    pub driver: std::sync::Arc<dyn Driver>,
+    pub ids: SeededIds,
+}
+
+impl Finale {
+    /// # Errors
+    /// [`Over`] when an invariant does not hold: nothing that follows says anything.
+    pub(crate) async fn run(self) {
+        // What was violated is kept on the stage.
+        let _ = self.all().await;
+    }
+
+    async fn all(&self) -> Result<(), Over> {
+        self.settle().await?;
+        self.no_intent_is_lost().await?;
+        let mut living = self.living().await?;
+        // Those that run first: they make room.
+        living.sort_by_key(|sandbox| (sandbox.phase() != Phase::Ready, sandbox.id));
+        for sandbox in living {
+            super::checks::contents(&self.stage, &sandbox);
+            self.lead_out(&sandbox).await?;
+        }
+        self.settle().await?;
+        self.nothing_is_left().await
+    }
+
+    fn failed(&self, invariant: Invariant, how: String) -> Over {
+        self.stage.violate(invariant, how);
+        Over
+    }
+
+    async fn living(&self) -> Result<Vec<Sandbox>, Over> {
+        let mut all: Vec<Sandbox> = Vec::new();
+        loop {
+            let filter = ListFilter {
+                after: all.last().map(|sandbox| sandbox.id),
+                limit: 100,
+                ..ListFilter::default()
+            };
+            let page = self.api.reconciler.store.list(filter).await;
+            let page = page.map_err(|error| {
+                self.failed(Invariant::AlwaysStarts, format!("the records: {error}"))
+            })?;
+            if page.is_empty() {
+                all.retain(|sandbox| sandbox.tombstone_at.is_none());
+                return Ok(all);
+            }
+            all.extend(page);
+        }
+    }
+
+    /// Until nothing is under way any more.
+    async fn settle(&self) -> Result<(), Over> {
+        let patience = TO_SETTLE + self.stage.model.borrow().jumped;
+        let until = self.stage.time.now() + patience;
+        loop {
+            let living = self.living().await?;
+            let debts = self
+                .api
+                .reconciler
+                .store
+                .debt_count(None)
+                .await
+                .unwrap_or(1);
+            let busy: Vec<String> = living
+                .iter()
+                .filter(|sandbox| {
+                    sandbox.running.is_some()
+                        || sandbox.waiting.is_some()
+                        || sandbox.phase() == Phase::Deleting
+                })
+                .map(|sandbox| {
+                    let running = sandbox.running.as_ref();
+                    let running = running.map(|op| format!("{:?} at {:?}", op.verb, op.step));
+                    format!("{} {} {running:?}", sandbox.id, sandbox.phase())
+                })
+                .collect();
+            if busy.is_empty() && debts == 0 {
+                self.stage
+                    .coverage
+                    .tested(Invariant::EveryOperationEnds.name());
+                return Ok(());
+            }
+            if self.stage.time.now() > until {
+                let how = format!("after {patience:?} without faults: {busy:?}, {debts} debts");
+                return Err(self.failed(Invariant::EveryOperationEnds, how));
+            }
+            self.stage.sleep(LOOKS).await;
+        }
+    }
+
+    async fn no_intent_is_lost(&self) -> Result<(), Over> {
+        let accepted = self.stage.model.borrow().accepted.clone();
+        let store = &self.api.reconciler.store;
+        for (id, sandbox) in accepted {
+            let Ok(found) = store.operation(id).await else {
+                continue;
+            };
+            let Some(operation) = found else {
+                // Of a sandbox that was used very much, or is gone for a week, they are forgotten.
+                let many = store.operations(overwinter_store::OperationFilter {
+                    sandbox: Some(sandbox),
+                    limit: 200,
+                    ..Default::default()
+                });
+                let many = many.await.map_or(0, |many| many.len());
+                let forgotten = many >= 100 || many == 0;
+                self.stage.expect(Invariant::NoIntentIsLost, forgotten, || {
+                    format!("{id} of {sandbox} is not known any more")
+                });
+                continue;
+            };
+            let successor = match &operation.outcome {
+                Some(Outcome::SupersededBy(by)) => store.operation(*by).await.ok().flatten(),
+                Some(_) => Some(operation.clone()),
+                None => None,
+            };
+            self.stage
+                .expect(Invariant::NoIntentIsLost, successor.is_some(), || {
+                    format!("{id} of {sandbox}: {:?}", operation.outcome)
+                });
+        }
+        if self.stage.violation.borrow().is_some() {
+            Err(Over)
+        } else {
+            Ok(())
+        }
+    }
+
+    async fn verb(&self, verb: Verb) -> Result<(), String> {
+        let ask = Ask {
+            requester: "client-finale".to_owned(),
+            key: String::new(),
+            wait: WAIT,
+        };
+        let answer = (self.doors.verb(&verb, &ask).await).map_err(|error| error.to_string())?;
+        let operation = answer.operation.into_option();
+        let outcome = operation.and_then(|operation| operation.outcome.into_option());
+        use overwinter_api::v1::__buffa::oneof::outcome::Result as Ended;
+        match outcome.and_then(|outcome| outcome.result) {
+            Some(Ended::Succeeded(_)) => Ok(()),
+            other => Err(format!("{verb:?}: {other:?} {:?}", answer.disposition)),
+        }
+    }
+
+    /// Awake, with all that it had, and then gone.
+    async fn lead_out(&self, sandbox: &Sandbox) -> Result<(), Over> {
+        let (id, phase) = (sandbox.id, sandbox.phase());
+        let target = Target::Id(id);
+        if phase != Phase::Ready {
+            let way = match self.verb(Verb::Resume(target.clone(), true)).await {
+                Ok(()) => Ok(()),
+                Err(resume) => {
+                    let start = self.verb(Verb::Start(target.clone())).await;
+                    start.map_err(|start| format!("{resume}; {start}"))
+                }
+            };
+            self.stage.coverage.tested(Invariant::AlwaysAWayOut.name());
+            way.map_err(|how| {
+                let failure = &sandbox.failure;
+                let how = format!("{id} ({phase}, {failure:?}): {how}");
+                self.failed(Invariant::AlwaysAWayOut, how)
+            })?;
+        }
+        let ran = self.use_it(&target).await;
+        ran.map_err(|how| {
+            self.failed(
+                Invariant::AlwaysAWayOut,
+                format!("{id}, was {phase}: {how}"),
+            )
+        })?;
+        self.read_all(id, &target).await?;
+        self.stage.coverage.tested(Invariant::DeleteLeadsOut.name());
+        let gone = self.verb(Verb::Delete(target)).await;
+        gone.map_err(|how| self.failed(Invariant::DeleteLeadsOut, format!("{id}: {how}")))
+    }
+
+    /// What is Ready can be used, or is found not to be, and then can be woken.
+    async fn use_it(&self, target: &Target) -> Result<(), String> {
+        let process = || self.ids.next().to_string();
+        if let Ok(0) = self.doors.run(target, process(), &["true"]).await {
+            return Ok(());
+        }
+        // Its compute may have gone just before: that is noticed, and a resume brings it back.
+        self.stage.sleep(Duration::from_secs(120)).await;
+        let again = self.doors.run(target, process(), &["true"]).await;
+        match again {
+            Ok(0) => Ok(()),
+            Ok(code) => Err(format!("`true` ends with {code}")),
+            Err(unusable) => {
+                let asleep = self
+                    .verb(Verb::Suspend(
+                        target.clone(),
+                        overwinter_api::v1::Depth::DEPTH_STOP,
+                    ))
+                    .await;
+                self.verb(Verb::Resume(target.clone(), true))
+                    .await
+                    .map_err(|resume| format!("{unusable}; {asleep:?}; {resume}"))?;
+                match self.doors.run(target, process(), &["true"]).await {
+                    Ok(0) => Ok(()),
+                    Ok(code) => Err(format!("`true` ends with {code}")),
+                    Err(error) => Err(format!("{unusable}; after a resume: {error}")),
+                }
+            }
+        }
+    }
+
+    async fn read_all(&self, id: SandboxId, target: &Target) -> Result<(), Over> {
+        let files = self.stage.model.borrow().files.get(&id).cloned();
+        for (path, data) in files.unwrap_or_default() {
+            let read = self.doors.read(target, &path).await;
+            self.stage.coverage.tested(Invariant::ContentsStay.name());
+            if read.as_ref().ok() != Some(&data) {
+                let how = format!("{id} {path}: {read:?}, written was {data:?}");
+                return Err(self.failed(Invariant::ContentsStay, how));
+            }
+        }
+        Ok(())
+    }
+
+    async fn nothing_is_left(&self) -> Result<(), Over> {
+        let left = self.stage.world.leftovers();
+        self.stage
+            .expect(Invariant::NothingLeft, left.is_empty(), || {
+                format!("{left:?}")
+            });
+        let found = self.driver.list().await.unwrap_or_default();
+        let foreign = found.iter().any(|found| found.native_name == FOREIGN);
+        self.stage.expect(Invariant::ForeignLeftAlone, foreign, || {
+            "compute of another gateway is gone".to_owned()
+        });
+        let known: Vec<SandboxId> = self.stage.model.borrow().seen.keys().copied().collect();
+        for id in known {
+            let record = self.api.reconciler.store.get(id).await;
+            let there = matches!(&record, Ok(Some(record)) if record.tombstone_at.is_some());
+            // A clock that was set forward by a week in all sweeps tombstones.
+            let swept = matches!(record, Ok(None))
+                && self.stage.model.borrow().jumped >= Duration::from_secs(6 * 86_400);
+            self.stage
+                .expect(Invariant::RecordsStay, there || swept, || {
+                    format!("{id}: {record:?}")
+                });
+        }
+        Ok(())
+    }
+}
+
+/// An invariant does not hold.
+struct Over;

@@ -1,0 +1,57 @@
+//! What happens behind the gateway's back.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use overwinter_lifecycle::ids::SandboxId;
+
+use super::stage::Stage;
+
+const BETWEEN: Duration = Duration::from_secs(2);
+const FULL_FOR: Duration = Duration::from_secs(20);
+
+/// One after the other, for as long as the gateway lives.
+pub(crate) async fn run(stage: Rc<Stage>) {
+    let mishaps = stage.profile.mishaps;
+    loop {
+        stage.a_while(BETWEEN).await;
+        if stage.chance(mishaps.kill.into())
+            && let Some(id) = any(&stage)
+        {
+            let killed = stage.world.kill(id);
+            stage.trace.note(format_args!("mishap kill {id}: {killed}"));
+        }
+        if stage.chance(mishaps.reconnect.into())
+            && let Some(id) = any(&stage)
+        {
+            let dials = stage.world.reconnect(id);
+            stage
+                .trace
+                .note(format_args!("mishap reconnect {id}: {dials}"));
+        }
+        if stage.chance(mishaps.reboot.into()) {
+            stage.trace.note(format_args!("mishap reboot"));
+            stage.world.reboot();
+        }
+        if stage.chance(mishaps.jump.into()) {
+            let hours = i64::try_from(stage.roll(49)).unwrap_or(0) - 24;
+            stage.trace.note(format_args!("mishap jump {hours} h"));
+            stage.time.jump(hours * 3_600_000);
+            let by = Duration::from_secs(hours.unsigned_abs() * 3_600);
+            stage.model.borrow_mut().jumped += by;
+        }
+        if stage.chance(mishaps.full.into()) {
+            stage.trace.note(format_args!("mishap full"));
+            stage.full.store(true, Ordering::Relaxed);
+            stage.a_while(FULL_FOR).await;
+            stage.full.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+fn any(stage: &Stage) -> Option<SandboxId> {
+    let model = stage.model.borrow();
+    let nth = usize::try_from(stage.roll(model.names.len() as u64)).unwrap_or(0);
+    model.names.values().nth(nth).copied()
+}

@@ -1,0 +1,132 @@
+//! What everyone in a history shares, and what they know that the gateway has promised.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use overwinter_driver::testkit::{Dice, SimWorld};
+use overwinter_lifecycle::Phase;
+use overwinter_lifecycle::ids::{OperationId, SandboxId};
+
+use super::checks::Seen;
+use super::client::Asked;
+use super::coverage::Coverage;
+use super::crashes::Crashes;
+use super::faults::{Plan, Records};
+use super::invariant::{Invariant, Violation};
+use super::profile::Profile;
+use super::time::{Sleep, VirtualTime};
+use super::trace::Trace;
+
+pub(crate) struct Stage {
+    pub profile: Profile,
+    pub time: VirtualTime,
+    pub trace: Trace,
+    pub coverage: Coverage,
+    pub crashes: Crashes,
+    pub plan: Arc<Plan>,
+    pub records: Records,
+    pub world: Arc<SimWorld>,
+    /// The disk of the records.
+    pub full: Arc<AtomicBool>,
+    pub dice: RefCell<Dice>,
+    pub model: RefCell<Model>,
+    pub violation: RefCell<Option<Violation>>,
+    pub steps_left: Cell<u32>,
+}
+
+/// What was promised, and what the records have said.
+#[derive(Default)]
+pub(crate) struct Model {
+    /// Acknowledged writes.
+    pub files: BTreeMap<SandboxId, BTreeMap<String, String>>,
+    pub accepted: BTreeMap<OperationId, SandboxId>,
+    pub keys: BTreeMap<String, OperationId>,
+    /// Calls of the data plane that are on their way, and whether the sandbox was Ready during them.
+    pub calls: BTreeMap<u64, (SandboxId, bool)>,
+    pub call: u64,
+    pub written: u64,
+    pub seen: BTreeMap<SandboxId, Seen>,
+    /// Up to which change the records were looked at.
+    pub seq: u64,
+    /// Who holds a name.
+    pub names: BTreeMap<String, SandboxId>,
+    /// What each client has asked for last.
+    pub last: BTreeMap<usize, (Asked, String)>,
+    /// The clock was set by so much in all, either way.
+    pub jumped: Duration,
+}
+
+impl Stage {
+    pub(crate) fn roll(&self, below: u64) -> u64 {
+        self.dice.borrow_mut().next() % below.max(1)
+    }
+
+    pub(crate) fn chance(&self, of_a_thousand: u64) -> bool {
+        self.roll(1000) < of_a_thousand
+    }
+
+    pub(crate) fn sleep(&self, time: Duration) -> Sleep {
+        self.time.sleep(time)
+    }
+
+    /// At most this long.
+    pub(crate) fn a_while(&self, most: Duration) -> Sleep {
+        let micros = self.roll(u64::try_from(most.as_micros()).unwrap_or(u64::MAX));
+        self.time.sleep(Duration::from_micros(micros))
+    }
+
+    /// It was put to the test.
+    pub(crate) fn expect(&self, invariant: Invariant, holds: bool, how: impl FnOnce() -> String) {
+        self.coverage.tested(invariant.name());
+        if !holds {
+            self.violate(invariant, how());
+        }
+    }
+
+    /// The first counts.
+    pub(crate) fn violate(&self, invariant: Invariant, how: String) {
+        self.trace.note(format_args!("violated {invariant}: {how}"));
+        let mut violation = self.violation.borrow_mut();
+        if violation.is_none() {
+            *violation = Some(Violation { invariant, how });
+        }
+        drop(violation);
+        self.time.wake_root();
+    }
+
+    /// A call of the data plane begins.
+    pub(crate) fn call_begins(&self, sandbox: SandboxId) -> u64 {
+        let mut model = self.model.borrow_mut();
+        model.call += 1;
+        let (number, ready) = (
+            model.call,
+            (model.seen.get(&sandbox)).is_some_and(|seen| seen.record.phase() == Phase::Ready),
+        );
+        model.calls.insert(number, (sandbox, ready));
+        number
+    }
+
+    /// It has succeeded.
+    pub(crate) fn call_succeeded(&self, number: u64, what: &str) {
+        let call = self.model.borrow_mut().calls.remove(&number);
+        if let Some((sandbox, ready)) = call {
+            self.expect(Invariant::CallsOnlyWhenReady, ready, || {
+                format!("{what} succeeded in {sandbox}, which was never Ready meanwhile")
+            });
+        }
+    }
+
+    pub(crate) fn call_failed(&self, number: u64) {
+        self.model.borrow_mut().calls.remove(&number);
+    }
+
+    /// Whether it is there and nobody has asked for its end.
+    pub(crate) fn is_kept(&self, sandbox: SandboxId) -> bool {
+        let model = self.model.borrow();
+        let seen = model.seen.get(&sandbox);
+        seen.is_some_and(|seen| !matches!(seen.record.phase(), Phase::Deleting | Phase::Tombstone))
+    }
+}

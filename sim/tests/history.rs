@@ -1,0 +1,49 @@
+//! The small form of the simulation: one seed is one history, and a few hold.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use overwinter_sim::history::profile::Profile;
+use overwinter_sim::history::{Told, run};
+
+fn sound(profile: &Profile, seed: u64) -> Told {
+    let told = run(seed, profile, false).unwrap();
+    if let Some(violation) = &told.violation {
+        panic!(
+            "{}seed {seed}: {violation}\nagain: overwinter-sim --profile {} --steps {} --seed {seed} --trace",
+            told.last, profile.name, profile.steps
+        );
+    }
+    told
+}
+
+#[test]
+fn one_seed_gives_one_history_bit_for_bit() {
+    for profile in [Profile::crashes(), Profile::crowd()] {
+        let profile = Profile {
+            steps: 150,
+            ..profile
+        };
+        let (first, second) = (sound(&profile, 5), sound(&profile, 5));
+        assert_eq!((first.hash, first.events), (second.hash, second.events));
+        let other = sound(&profile, 6);
+        assert_ne!(
+            other.hash,
+            sound(&profile, 5).hash,
+            "the seed changes nothing"
+        );
+    }
+}
+
+#[test]
+fn a_gateway_that_dies_again_and_again_keeps_its_promises() {
+    let crashes: u32 = (0..12)
+        .map(|seed| sound(&Profile::crashes(), seed).crashes)
+        .sum();
+    assert!(crashes > 50, "only {crashes} crashes");
+}
+
+#[test]
+fn a_crowd_keeps_its_promises() {
+    let told = sound(&Profile::crowd(), 1);
+    assert!(told.sandboxes >= 80, "only {} sandboxes", told.sandboxes);
+}
