@@ -137,7 +137,7 @@ fn list_unfinished(
         .flat_map(in_line)
         .filter(|op| filter.before.is_none_or(|before| op.id < before))
         .collect();
-    page.sort_unstable_by(|one, other| other.id.cmp(&one.id));
+    page.sort_unstable_by_key(|op| std::cmp::Reverse(op.id));
     page.truncate(filter.limit);
     Ok(page)
 }
