@@ -18,7 +18,7 @@ use super::stage::{Model, Stage};
 #[derive(Clone)]
 pub(crate) struct Seen {
     pub record: Sandbox,
-    /// The memory that it went to sleep with.
+    /// The memory that it was last Ready or went to sleep with.
     asleep_with: Option<u64>,
     /// A suspend that runs, and the memory that was live when it began.
     suspending: Option<(OperationId, Option<u64>)>,
@@ -123,8 +123,11 @@ fn of_one(
         }
         Some(_) | None => {}
     }
-    if let Phase::Ready | Phase::Suspended(Depth::Stop) = seen.record.phase() {
-        seen.asleep_with = None;
+    match seen.record.phase() {
+        // What is taken for lost, and is not, is found again by a resume.
+        Phase::Ready => seen.asleep_with = memory.or(seen.asleep_with),
+        Phase::Suspended(Depth::Stop) => seen.asleep_with = None,
+        _ => {}
     }
     seen
 }

@@ -46,7 +46,6 @@ impl Profile {
             || self.dials.empty > 0
             || self.dials.missing > 0
             || self.other_errors > 0
-            || self.dials.reject > 0
     }
 
     /// A hundred sandboxes, twenty clients, a few of everything.
