@@ -5,6 +5,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use overwinter_lifecycle::ids::OperationId;
 use overwinter_lifecycle::operation::STEP_SCHEMA;
@@ -87,6 +88,11 @@ fn prepare(conn: &mut Connection, options: &StoreOptions) -> Result<Meta, StoreE
     raise_epoch(conn, options)
 }
 
+/// A gateway that was killed while it started a subprocess holds its lock until that one has come
+/// to its own program: whoever comes next at once waits so long.
+const LET_GO_WITHIN: Duration = Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
 /// One gateway at a time. The kernel lets go of the lock when its process ends, however it ends.
 fn lock(folder: &Path) -> Result<File, StoreError> {
     DirBuilder::new()
@@ -96,12 +102,21 @@ fn lock(folder: &Path) -> Result<File, StoreError> {
         .map_err(|error| StoreError::io(folder, &error))?;
     let path = folder.join("gateway.lock");
     let file = private_file(&path)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::Locked {
-            path: folder.display().to_string(),
-        }),
-        Err(error) => Err(StoreError::io(&path, &error.into())),
+    let started = Instant::now();
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            // No event tells of it, and a lock that is waited for in the kernel has no deadline.
+            Err(rustix::io::Errno::WOULDBLOCK) if started.elapsed() < LET_GO_WITHIN => {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(StoreError::Locked {
+                    path: folder.display().to_string(),
+                });
+            }
+            Err(error) => return Err(StoreError::io(&path, &error.into())),
+        }
     }
 }
 
