@@ -63,7 +63,9 @@ pub(crate) fn after_commits(stage: &Stage, api: &Api) {
 pub(crate) fn of_the_world(stage: &Stage) {
     for violation in stage.world.violations() {
         let invariant = match violation {
-            WorldViolation::TwoLive(_) | WorldViolation::NameReused(_) => Invariant::NeverTwo,
+            WorldViolation::TwoLive(_)
+            | WorldViolation::TwoMains(_)
+            | WorldViolation::NameReused(_) => Invariant::NeverTwo,
             WorldViolation::StaleWrite { .. } => Invariant::NoStaleWrite,
             WorldViolation::FrozenWhileAttached(_) => Invariant::DetachedBeforeFrozen,
             WorldViolation::OldCredentialsAccepted(_) => Invariant::OldCredentialsRefused,

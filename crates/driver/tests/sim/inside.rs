@@ -61,6 +61,36 @@ async fn an_agent_lies_hangs_and_dies() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_second_main_process_in_one_compute_is_caught() {
+    let bed = Bed::new();
+    bed.create().await.unwrap();
+    let agent = bed.agent(1).await;
+    let main = |id: &str, command: &str| overwinter_api::supervisor::ExecStart {
+        process_id: id.into(),
+        process: overwinter_api::supervisor::ProcessSpec {
+            command: vec![command.into(), "1000000".into()],
+            main: true,
+            ..Default::default()
+        }
+        .into(),
+    };
+    agent.start_process(main("one", "sleep")).await.unwrap();
+    // Asked for again: the same one.
+    agent.start_process(main("one", "sleep")).await.unwrap();
+    let other = agent.start_process(main("one", "exit")).await;
+    assert!(matches!(
+        other,
+        Err(AgentError::Refused {
+            kind: overwinter_driver::agent::RefusedKind::AlreadyExists,
+            ..
+        })
+    ));
+    assert_eq!(bed.world.violations(), []);
+    agent.start_process(main("two", "sleep")).await.unwrap();
+    assert_eq!(bed.world.violations(), [Violation::TwoMains(bed.id)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn resident_memory_does_not_outlive_the_host_and_an_artifact_does_unless_it_is_lost() {
     let bed = Bed::new();
     bed.create().await.unwrap();

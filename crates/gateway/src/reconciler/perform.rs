@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overwinter_api::supervisor as wire;
+use overwinter_driver::agent::RefusedKind;
 use overwinter_driver::{
     Agent, AgentError, ComputeSpec, Driver, DriverError, EffectContext, PinnedImage,
 };
+use overwinter_lifecycle::ids::{Incarnation, SandboxId};
 use overwinter_lifecycle::operation::{EffectKind, Operation};
 use overwinter_lifecycle::record::Sandbox;
 use overwinter_lifecycle::steps::{Action, Event, Observed};
 use overwinter_lifecycle::{Fault, Reason};
+use uuid::Uuid;
 
 use super::Reconciler;
 use super::expect::expected;
@@ -21,6 +24,12 @@ use crate::sessions::{Session, Slot};
 
 /// How long a supervisor that should be there is waited for before a suspend goes on without it.
 const REDIAL_TIME: Duration = Duration::from_secs(3);
+
+/// The id of the main process of compute that was started with that incarnation. Of the compute and
+/// not of the operation: however many ask for it to be started, there is one.
+fn main_process(sandbox: SandboxId, held: Incarnation) -> Uuid {
+    Uuid::new_v5(&sandbox.0, format!("main {held}").as_bytes())
+}
 
 impl Reconciler {
     pub(super) async fn perform(&self, owned: &mut Owned, op: &Operation, action: Action) -> Event {
@@ -101,7 +110,7 @@ impl Reconciler {
             }
             Action::Observe { after, .. } => self.observe(&driver, owned, op, after, &slot).await,
             Action::Attach { .. } => self.attach(&driver, &owned.sandbox, op, &slot).await,
-            Action::StartMain { .. } => self.start_main(owned, op, &slot).await,
+            Action::StartMain { held } => self.start_main(owned, op, &slot, held).await,
             Action::Hook { .. } => self.hook(&owned.sandbox, op, &slot).await,
             // The owner records; it does not perform.
             Action::Record(_) => Event::Recorded,
@@ -365,11 +374,17 @@ impl Reconciler {
             .unwrap_or(Event::AttachTimeout)
     }
 
-    async fn start_main(&self, owned: &mut Owned, op: &Operation, slot: &Arc<Slot>) -> Event {
+    async fn start_main(
+        &self,
+        owned: &mut Owned,
+        op: &Operation,
+        slot: &Arc<Slot>,
+        held: Incarnation,
+    ) -> Event {
         let sandbox = &owned.sandbox;
+        let main = main_process(sandbox.id, held).to_string();
         let start = wire::ExecStart {
-            // The operation's own id: an owner that takes over starts no second one.
-            process_id: op.id.to_string(),
+            process_id: main.clone(),
             process: wire::ProcessSpec {
                 command: sandbox.spec.main.clone(),
                 env: sandbox.config.env.clone().into_iter().collect(),
@@ -379,11 +394,16 @@ impl Reconciler {
             .into(),
         };
         let started = self
-            .ask(
-                op,
-                slot,
-                |agent| async move { agent.start_process(start).await },
-            )
+            .ask(op, slot, |agent| async move {
+                match agent.start_process(start).await {
+                    // Started by an operation before this one, with what the environment was.
+                    Err(AgentError::Refused {
+                        kind: RefusedKind::AlreadyExists,
+                        ..
+                    }) => agent.get_process(main).await,
+                    answer => answer,
+                }
+            })
             .await;
         match started {
             Ok(info) => {
@@ -446,4 +466,18 @@ fn fault(error: DriverError) -> Fault {
         DriverError::Unknown(_) => Reason::DriverTimeout,
     };
     Fault::new(reason, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_main_process_is_of_its_compute_alone() {
+        let (one, other) = (SandboxId(Uuid::from_u128(1)), SandboxId(Uuid::from_u128(2)));
+        let main = main_process(one, Incarnation(3));
+        assert_eq!(main, main_process(one, Incarnation(3)));
+        assert_ne!(main, main_process(one, Incarnation(4)));
+        assert_ne!(main, main_process(other, Incarnation(3)));
+    }
 }

@@ -322,6 +322,14 @@ impl Guest {
                     "the sandbox is being suspended: no new processes",
                 ));
             }
+            let is_main = |start: &wire::ExecStart| {
+                let spec = start.process.as_option();
+                spec.is_some_and(|spec| spec.main)
+            };
+            let mut mains = inside.processes.values().map(|known| &known.start);
+            if is_main(&start) && mains.any(is_main) {
+                self.violate(Violation::TwoMains(self.sandbox));
+            }
             inside.pids += 1;
             let process = Arc::new(Process::new(start, inside.pids, self.now_ms()));
             inside.forget_old_results();

@@ -28,6 +28,8 @@ pub enum Violation {
         by: Incarnation,
         current: Option<Incarnation>,
     },
+    /// A main process was started in compute that had been given one.
+    TwoMains(SandboxId),
     /// A native name was given twice.
     NameReused(EffectKey),
     /// The gateway's end of the connection was still open.
