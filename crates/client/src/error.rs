@@ -112,19 +112,9 @@ impl Error {
         .with_next("check that client and gateway are of versions that fit")
     }
 
-    /// An error that came in the middle of a stream. There the library calls a connection that broke
-    /// `internal`, and keeps nothing of the cause but its text; a gateway's own error always carries
-    /// its ErrorInfo.
-    pub(crate) fn from_stream(error: ConnectError) -> Self {
-        let broke = error_info(&error).is_none() && error.code == ErrorCode::Internal;
-        let mut it = Self::from(error);
-        if broke {
-            it.code = Code::Unavailable;
-            it.reason = reason::CONNECTION_LOST.to_owned();
-            it.message = format!("the connection to the gateway broke: {}", it.message);
-            it.transport = true;
-        }
-        it
+    fn lost(message: String) -> Self {
+        Self::new(Code::Unavailable, reason::CONNECTION_LOST, message)
+            .with_next("look at the gateway's log, then try again")
     }
 
     /// An operation that ended `failed`.
@@ -184,8 +174,11 @@ impl From<ConnectError> for Error {
             Some(_) | None => error.code.as_str().replace('_', " "),
         };
         let info = error_info(&error);
-        // An answer always carries its ErrorInfo; `unavailable` without one was made on this side.
-        let lost = info.is_none() && code == Code::Unavailable;
+        // An answer always carries its ErrorInfo; what has none was made on this side. There the
+        // library says `unavailable` of a connection that broke before the answer and `internal` of
+        // one that broke in its middle, and keeps nothing of the cause but its text.
+        let halfway = info.is_none() && code == Code::Internal;
+        let lost = info.is_none() && code == Code::Unavailable || halfway;
         let unreachable = info
             .as_ref()
             .is_some_and(|info| info.reason == reason::GATEWAY_UNREACHABLE);
@@ -194,8 +187,10 @@ impl From<ConnectError> for Error {
                 let next = info.metadata.get("next").cloned().unwrap_or_default();
                 Self::new(code, &info.reason, message).with_next(next)
             }
-            None if lost => Self::new(code, reason::CONNECTION_LOST, message)
-                .with_next("look at the gateway's log, then try again"),
+            None if halfway => {
+                Self::lost(format!("the connection to the gateway broke: {message}"))
+            }
+            None if lost => Self::lost(message),
             None => Self::new(code, &error.code.as_str().to_ascii_uppercase(), message),
         };
         it.transport = lost || unreachable;

@@ -125,7 +125,7 @@ impl Files {
             user: self.user.clone(),
         };
         let mut stream = self.client.rpc.files.read_file(request).await?;
-        let first = stream.message().await.map_err(Error::from_stream)?;
+        let first = stream.message().await.map_err(Error::from)?;
         let first: Option<v1::ReadFileResponse> = first.map(|it| it.to_owned_message());
         match first.and_then(|it| it.message) {
             Some(read_file_response::Message::Info(info)) => Ok(FileReader {
@@ -256,7 +256,7 @@ impl FileReader {
     /// When the file can be read no further, or the connection broke: what came is not all.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         loop {
-            let message = self.stream.message().await.map_err(Error::from_stream)?;
+            let message = self.stream.message().await.map_err(Error::from)?;
             let Some(message) = message else {
                 return Ok(None);
             };

@@ -214,7 +214,7 @@ impl Watch {
     pub async fn next(&mut self) -> Result<Option<Change>> {
         loop {
             let message = self.stream.message().await;
-            let Some(message) = message.map_err(Error::from_stream)? else {
+            let Some(message) = message.map_err(Error::from)? else {
                 return Ok(None);
             };
             let message: v1::WatchSandboxesResponse = message.to_owned_message();

@@ -40,7 +40,7 @@ pub(crate) async fn upload(
     let answer = v1::FileServiceClient::new(transport, client.rpc.config.clone())
         .write_file(futures::stream::empty())
         .await
-        .map_err(Error::from_stream)?;
+        .map_err(Error::from)?;
     Ok(answer.into_owned())
 }
 

@@ -4,6 +4,15 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use futures::stream;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use overwinter_api::v1;
 use overwinter_client::{
     Client, Code, Depth, Exec, ExecEvent, ExecStdin, Exit, Outcome, Phase, Reattach, reason,
@@ -264,4 +273,39 @@ async fn a_client_and_its_exec_outlive_a_restart_of_the_gateway() {
     assert_eq!(rest, [ExecEvent::Reattached]);
     assert_eq!(exec.wait().await.unwrap().code, 0);
     client.get("box").await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_in_its_middle_is_a_connection_that_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("gateway.sock");
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let server = tokio::spawn(async move {
+        loop {
+            let (connection, _) = listener.accept().await.unwrap();
+            let counted = counted.clone();
+            let half = service_fn(move |_| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let begun = Ok(Frame::data(Bytes::from_static(b"\x0a")));
+                let body = stream::iter([begun, Err(std::io::Error::other("killed"))]);
+                let response = hyper::Response::builder()
+                    .header("content-type", "application/proto")
+                    .body(StreamBody::new(body));
+                std::future::ready(response)
+            });
+            tokio::spawn(
+                hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(connection), half),
+            );
+        }
+    });
+    let error = Client::connect(&socket).get("box").await.unwrap_err();
+    assert!(error.is_transport(), "{error:?}");
+    assert_eq!(error.reason(), reason::CONNECTION_LOST);
+    assert_eq!(error.code(), Code::Unavailable);
+    // A read may be repeated, and was, once.
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+    server.abort();
 }

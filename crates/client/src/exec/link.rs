@@ -72,7 +72,7 @@ impl Link {
                 reason::CONNECTION_LOST,
                 "the stream ended before the process did",
             )),
-            Err(error) => Err(Error::from_stream(error)),
+            Err(error) => Err(Error::from(error)),
         }
     }
 }
