@@ -1,12 +1,14 @@
 //! Compute that goes away behind the gateway's back: nothing but memory is lost, and it is said.
 
+use std::time::Duration;
+
 use anyhow::{Context, ensure};
 use overwinter_client::raw::ExitCause::{EXIT_CAUSE_LOST, EXIT_CAUSE_OWN};
-use overwinter_client::{Achieved, Client, Code, Depth, ExitCause, Phase, raw};
+use overwinter_client::{Achieved, Client, Code, Depth, ExitCause, Phase, Policy, raw};
 use overwinter_tests::Gateway;
 use overwinter_tests::compute::Compute;
 
-use crate::{create, read, refused, sh, suspend, until, with_sandbox};
+use crate::{STUCK, create, read, refused, sh, suspend, until, with_sandbox};
 
 const NOTE: &str = "echo kept > /workspace/note; echo root > /root/note; sync";
 
@@ -166,6 +168,37 @@ async fn compute_lost_while_the_gateway_is_down_is_found_when_it_is_back() -> an
     );
     let process = client.process("box", &ran).await?;
     ensure!(ended_as(&process, EXIT_CAUSE_LOST), "{process:?}");
+    let done = client.resume("box").wait().await?;
+    ensure!(done.achieved == Achieved::Storage, "{:?}", done.achieved);
+    check_notes(&client, "box").await?;
+    gateway.end().await
+}
+
+#[tokio::test]
+async fn compute_lost_in_a_suspend_while_the_gateway_is_down_is_found_when_that_is_undone()
+-> anyhow::Result<()> {
+    let (mut gateway, client) = with_sandbox("box").await?;
+    sh(&client, "box", NOTE).await?;
+    let slow = Policy::new()
+        .pre_suspend_hook(["sleep", "600"])
+        .hook_timeout(Duration::from_secs(600));
+    client.update("box").policy(slow).send().await?;
+    let id = client.get("box").await?.id().to_owned();
+    let asked = client.suspend("box").depth(Depth::Freeze).accept().await?;
+    let operation = asked.operation().context("it has no operation")?;
+    gateway.kill().await?;
+    Compute::of(&id)?.kill()?;
+    gateway.run().await?;
+    let client = gateway.client();
+    let ended = client.wait_operation(operation.id(), Some(STUCK)).await?;
+    ensure!(ended.achieved().is_err(), "{ended:?}");
+    // It is not Ready for as long as nobody happens to look.
+    let failed = until(&client, "box", Phase::Failed).await?;
+    ensure!(
+        failed.failure() == Some("COMPUTE_LOST"),
+        "{:?}",
+        failed.failure()
+    );
     let done = client.resume("box").wait().await?;
     ensure!(done.achieved == Achieved::Storage, "{:?}", done.achieved);
     check_notes(&client, "box").await?;

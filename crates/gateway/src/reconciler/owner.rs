@@ -214,9 +214,15 @@ impl Reconciler {
     fn settle_slot(&self, sandbox: &Sandbox) {
         match sandbox.phase() {
             Phase::Ready => {
-                if let Some(slot) = self.hub.find(sandbox.id) {
+                let slot = self.hub.find(sandbox.id);
+                if let Some(slot) = &slot {
                     slot.open_gate();
-                    self.follow(sandbox, &slot);
+                    self.follow(sandbox, slot);
+                }
+                // A suspend that was undone without a word from inside: whatever would have told of
+                // the end of its compute may have ended before this gateway began.
+                if !slot.is_some_and(|slot| slot.is_attached()) {
+                    self.leave_to_owner(sandbox.id);
                 }
             }
             // A supervisor that comes late to a failure is let in by the resume that asks for it.
