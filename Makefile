@@ -11,12 +11,13 @@ DEBUG := $(CARGO_TARGET_DIR)/debug
 RELEASE := $(CARGO_TARGET_DIR)/release
 SUPERVISOR := $(CARGO_TARGET_DIR)/supervisor/overwinter-supervisor
 
-.PHONY: help setup supervisor build demo test lint nextest prove prove-long prove-mutants release install bench clean
+.PHONY: help setup supervisor build demo test lint nextest prove prove-long prove-mutants torture torture-small release install bench clean
 
 help:
 	@echo 'make demo      a sandbox that sleeps, wakes and survives, shown on this host'
 	@echo 'make test      format, lints and every test'
 	@echo 'make prove     the lifecycle against all that may happen to one sandbox, small enough for CI'
+	@echo 'make torture   the real gateway, killed a thousand times with all that belongs to it'
 	@echo 'make install   overwinter, ow and their companions into $(PREFIX)/bin'
 	@echo 'make bench     figures beside the bare tools'
 	@echo 'make setup     install what the above need (Debian); costs nothing when it is there'
@@ -51,7 +52,7 @@ nextest: $(DEBUG)/overwinter-supervisor.static
 	cargo nextest run --workspace --all-features --run-ignored only --no-capture \
 		-E 'binary(shipped) and (test(small) or test(nothing))'
 
-test: lint nextest
+test: lint nextest torture-small
 
 # Small enough for CI: every state of a world with two verbs and one of each mishap, against both
 # backends, and that each flaw of the self-test is found.
@@ -69,6 +70,13 @@ prove-long:
 # That the simulation bites: each seeded defect of the real code, until an invariant catches it.
 prove-mutants:
 	cargo run --quiet -p overwinter-sim --features mutants --bin overwinter-sim -- --mutants 20
+
+# The real gateway on this host, with SIGKILL of everything that takes part in a sandbox's life.
+torture: build
+	@'$(DEBUG)/overwinter-torture' --kills 1000
+
+torture-small: build
+	@'$(DEBUG)/overwinter-torture' --kills 50
 
 release: supervisor
 	cargo build --release -p overwinter-gateway -p overwinter-cli

@@ -3,14 +3,24 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::{Context, ensure};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use anyhow::{Context, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 use crate::leftovers::cgroups_of;
 
 /// The file that freezes a cgroup, and what thaws it: version 1 and version 2.
 pub(crate) const FREEZERS: [(&str, &str); 2] =
     [("freezer.state", "THAWED"), ("cgroup.freeze", "0")];
+
+/// How long a thawed process may take to end before it is thawed again.
+const AGAIN: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+
+const AGAIN_AT_MOST: usize = 200;
 
 /// The native compute of one sandbox.
 #[derive(Debug)]
@@ -37,32 +47,59 @@ impl Compute {
         Ok(Self { pid, freezers })
     }
 
-    /// SIGKILL to its PID 1, and waits until that has ended. A frozen one is thawed to die.
+    /// SIGKILL to its PID 1, and waits until that has ended, and with it all others. A frozen one is
+    /// thawed to die.
     ///
     /// # Errors
     /// When it is gone already.
     pub fn kill(&self) -> anyhow::Result<()> {
-        let pid = Pid::from_raw(self.pid).context("no pid")?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let pidfd = self.open()?;
         pidfd_send_signal(&pidfd, Signal::KILL)?;
-        self.thaw()?;
-        let mut polled = [rustix::event::PollFd::new(
-            &pidfd,
-            rustix::event::PollFlags::IN,
-        )];
-        rustix::event::poll(&mut polled, None)?;
-        Ok(())
+        self.ended(&pidfd)
     }
 
-    fn thaw(&self) -> std::io::Result<()> {
+    /// SIGKILL to each of its processes in turn, and waits until its PID 1 has ended.
+    ///
+    /// # Errors
+    /// When it is gone already.
+    pub fn kill_all(&self) -> anyhow::Result<()> {
+        let pidfd = self.open()?;
+        for group in &self.freezers {
+            let pids = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+            for pid in pids.lines().filter_map(|line| line.parse().ok()) {
+                // Gone since it was listed.
+                let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
+            }
+        }
+        self.ended(&pidfd)
+    }
+
+    fn open(&self) -> anyhow::Result<OwnedFd> {
+        let pid = Pid::from_raw(self.pid).context("no pid")?;
+        Ok(pidfd_open(pid, PidfdFlags::empty())?)
+    }
+
+    /// Thaws it until it has ended: whoever owns it may freeze it again meanwhile.
+    fn ended(&self, pidfd: &OwnedFd) -> anyhow::Result<()> {
+        for _ in 0..AGAIN_AT_MOST {
+            self.thaw();
+            let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
+            if rustix::event::poll(&mut polled, Some(&AGAIN))? > 0 {
+                return Ok(());
+            }
+        }
+        bail!("process {} does not die", self.pid)
+    }
+
+    fn thaw(&self) {
         for group in &self.freezers {
             for (file, thawed) in FREEZERS {
+                // In another hierarchy it is not there, and with its last process it may go.
                 if group.join(file).exists() {
-                    std::fs::write(group.join(file), thawed)?;
+                    let _ = std::fs::write(group.join(file), thawed);
                 }
             }
         }
-        Ok(())
     }
 }
 

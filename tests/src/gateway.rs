@@ -113,7 +113,8 @@ impl Gateway {
         self.child.as_ref().and_then(Child::id)
     }
 
-    fn log_path(&self) -> PathBuf {
+    #[must_use]
+    pub fn log_path(&self) -> PathBuf {
         self.folder.path().join("gateway.log")
     }
 
@@ -244,7 +245,18 @@ impl Gateway {
     ///
     /// # Errors
     /// Names what is left.
-    pub async fn end(mut self) -> anyhow::Result<()> {
+    pub async fn end(self) -> anyhow::Result<()> {
+        self.end_with(|| Ok(())).await
+    }
+
+    /// As [`end`](Self::end), with a look of the caller's own at what is left, before the folder goes.
+    ///
+    /// # Errors
+    /// Also the look's own.
+    pub async fn end_with(
+        mut self,
+        look: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         if self.child.is_none() {
             self.run().await?;
         }
@@ -255,7 +267,8 @@ impl Gateway {
         let gateway_id = client.gateway_status().await?.gateway_id;
         self.stop().await?;
         leftovers::check_groups(&gateway_id)?;
-        leftovers::check(self.folder.path(), &self.data_dir)
+        leftovers::check(self.folder.path(), &self.data_dir)?;
+        look()
     }
 }
 

@@ -7,6 +7,7 @@ mod elf;
 pub mod gateway;
 pub mod image;
 pub mod leftovers;
+pub mod orphans;
 pub mod watcher;
 
 pub use gateway::Gateway;

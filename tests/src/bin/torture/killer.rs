@@ -1,0 +1,154 @@
+//! SIGKILL, at random moments, of whatever takes part in a sandbox's life.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use overwinter_tests::compute::Compute;
+use overwinter_tests::{Gateway, orphans};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::stage::Stage;
+
+/// On average, between two kills.
+const EVERY_MS: u64 = 250;
+/// How long a run of the runtime is waited for.
+const LOOK: Duration = Duration::from_millis(500);
+/// Into a run of the runtime: it takes some ten milliseconds.
+const INTO_MS: u64 = 15;
+/// A successor is killed as well, so soon after it was spawned.
+const AGAIN_MS: u64 = 80;
+
+#[derive(Clone, Copy)]
+enum Victim {
+    Gateway,
+    /// The first process inside.
+    Supervisor,
+    /// Every process inside.
+    Compute,
+    /// A run of runc: a child of the gateway's.
+    Runtime,
+}
+
+impl Victim {
+    const ALL: [Self; 4] = [
+        Self::Gateway,
+        Self::Supervisor,
+        Self::Compute,
+        Self::Runtime,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Gateway => "gateway",
+            Self::Supervisor => "supervisor",
+            Self::Compute => "compute",
+            Self::Runtime => "runtime",
+        }
+    }
+}
+
+/// Kills so many times, each kind alike often, or until the run is over. The gateway serves at the
+/// end.
+///
+/// # Errors
+/// When a gateway does not come back.
+pub(crate) async fn kill(
+    stage: &Stage,
+    gateway: &mut Gateway,
+    places: usize,
+    times: u64,
+    seed: u64,
+) -> anyhow::Result<()> {
+    let mut chance = StdRng::seed_from_u64(seed);
+    while stage.report.kills() < times && !stage.report.over.is_cancelled() {
+        let pause = Duration::from_millis(chance.random_range(0..2 * EVERY_MS));
+        tokio::time::sleep(pause).await;
+        let victim = Victim::ALL[chance.random_range(0..Victim::ALL.len())];
+        let killed = match victim {
+            Victim::Gateway => kill_gateway(gateway, &mut chance).await?,
+            Victim::Supervisor | Victim::Compute => {
+                let at = chance.random_range(0..places);
+                kill_compute(stage, at, matches!(victim, Victim::Compute)).await?
+            }
+            Victim::Runtime => kill_runtime(gateway, &mut chance).await?,
+        };
+        for _ in 0..killed {
+            stage.report.killed(victim.name());
+        }
+    }
+    Ok(())
+}
+
+async fn kill_gateway(gateway: &mut Gateway, chance: &mut StdRng) -> anyhow::Result<u64> {
+    let mut killed = 1;
+    gateway.kill().await?;
+    gateway.spawn()?;
+    while chance.random_ratio(1, 4) {
+        tokio::time::sleep(Duration::from_millis(chance.random_range(0..AGAIN_MS))).await;
+        gateway.kill().await?;
+        gateway.spawn()?;
+        killed += 1;
+    }
+    gateway.serving().await?;
+    Ok(killed)
+}
+
+/// Of the sandbox in that place, where it has any.
+async fn kill_compute(stage: &Stage, place: usize, all: bool) -> anyhow::Result<u64> {
+    let Some(ledger) = stage.place(place) else {
+        return Ok(0);
+    };
+    let _ending = ledger.ending();
+    let id = ledger.id.clone();
+    let killed = tokio::task::spawn_blocking(move || {
+        // It sleeps without compute, or is about to.
+        let Ok(compute) = Compute::of(&id) else {
+            return false;
+        };
+        let killed = if all {
+            compute.kill_all()
+        } else {
+            compute.kill()
+        };
+        killed.is_ok()
+    });
+    Ok(u64::from(killed.await?))
+}
+
+/// A run of the runtime, when one is met.
+async fn kill_runtime(gateway: &Gateway, chance: &mut StdRng) -> anyhow::Result<u64> {
+    let parent = gateway.pid().context("no gateway runs")?;
+    let found = tokio::time::timeout(LOOK, async {
+        loop {
+            if let Some(pid) = orphans::children_of(parent).into_iter().find(is_runtime) {
+                return pid;
+            }
+            // Nothing tells of another process's children.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let Ok(pid) = found.await else { return Ok(0) };
+    let Some(handle) = Pid::from_raw(pid) else {
+        return Ok(0);
+    };
+    let Ok(handle) = pidfd_open(handle, PidfdFlags::empty()) else {
+        return Ok(0);
+    };
+    // The number may have been given again before it was opened.
+    if !is_runtime(&pid) || !orphans::children_of(parent).contains(&pid) {
+        return Ok(0);
+    }
+    tokio::time::sleep(Duration::from_millis(chance.random_range(0..INTO_MS))).await;
+    Ok(u64::from(pidfd_send_signal(&handle, Signal::KILL).is_ok()))
+}
+
+/// By its program, which the gateway may have copied into memory; its name is that of the descriptor
+/// that it was started from.
+fn is_runtime(pid: &i32) -> bool {
+    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|program| {
+        let program = program.to_string_lossy();
+        program.contains("runc") || program.starts_with("/memfd:runtime")
+    })
+}

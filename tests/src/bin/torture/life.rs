@@ -1,0 +1,166 @@
+//! Processes: those that should have lived are asked.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use overwinter_client::{Error, ExecEvent, Exit, Reattach};
+
+use crate::ledger::{Ledger, Life};
+use crate::stage::Stage;
+
+/// Whoever lives writes it again; what the last life wrote is gone.
+const ASK: &str = "rm -f /tmp/count; for i in $(seq 250); do [ -f /tmp/count ] && break; \
+    usleep 20000; done; cat /tmp/count";
+/// Long enough to be met by a kill or a suspend.
+const LINES: u32 = 60;
+/// How long a stream waits for its sandbox to wake up again.
+const ASLEEP: Duration = Duration::from_secs(3);
+
+fn refused(stage: &Stage, what: &'static str, error: &Error) {
+    stage.judge(what, error);
+    stage.report.did(what, error.reason().to_owned());
+}
+
+/// There is one main process, and it is the one that was met in this epoch. Answers whether it could
+/// be asked.
+pub(crate) async fn main_lives(stage: &Stage, ledger: &Ledger) -> bool {
+    let epoch = ledger.steady();
+    let client = &stage.client;
+    let asked = async {
+        let processes = client.processes(ledger.id.as_str()).await?;
+        let command = client.command(ledger.id.as_str(), ["/bin/sh", "-c", ASK]);
+        Ok::<_, Error>((processes, command.run().await?))
+    };
+    let (processes, ran) = match asked.await {
+        Ok(asked) => asked,
+        Err(error) => {
+            refused(stage, "ask", &error);
+            return false;
+        }
+    };
+    stage.report.did("ask", "answered");
+    let Some(epoch) = epoch.filter(|epoch| ledger.steady() == Some(*epoch)) else {
+        return false;
+    };
+    let mains: Vec<_> = processes
+        .iter()
+        .filter(|it| it.main && it.running)
+        .collect();
+    let [main] = mains[..] else {
+        stage.report.broken(format!(
+            "{} has {} main processes: {processes:?}",
+            ledger.id,
+            mains.len()
+        ));
+        return false;
+    };
+    let said = String::from_utf8_lossy(&ran.stdout);
+    let life = parse(&said).map(|(word, count)| Life {
+        process: main.process_id.clone(),
+        pid: main.pid,
+        word,
+        count,
+    });
+    match life {
+        Err(error) => stage.report.broken(format!(
+            "the main process {} of {} does not answer: {error:#}: {ran:?}",
+            main.process_id, ledger.id
+        )),
+        Ok(life) => match ledger.met(epoch, life.clone()) {
+            Ok(()) => stage.report.proved("main processes that lived on"),
+            Err(known) => stage.report.broken(format!(
+                "{}: {life:?} runs, and {known:?} should have lived",
+                ledger.id
+            )),
+        },
+    }
+    true
+}
+
+fn parse(said: &str) -> anyhow::Result<(String, u64)> {
+    let (word, count) = said.trim().split_once(' ').context("no two words")?;
+    Ok((word.to_owned(), count.parse()?))
+}
+
+/// A process that was started and left: it runs for as long as nobody ends it. Starts one where the
+/// client has none.
+pub(crate) async fn left_running(stage: &Stage, ledger: &Ledger, client: usize) {
+    let mut drawer = ledger.drawers[client].lock().await;
+    let Some(epoch) = ledger.steady() else { return };
+    match drawer.process.take().filter(|(since, _)| *since == epoch) {
+        Some((_, process)) => {
+            let found = stage.client.process(ledger.id.as_str(), &process).await;
+            if ledger.steady() != Some(epoch) {
+                return;
+            }
+            match found {
+                Ok(found) if found.running => {
+                    stage.report.proved("processes left that lived on");
+                }
+                Ok(found) => stage.report.broken(format!(
+                    "{} {process} should have lived: {found:?}",
+                    ledger.id
+                )),
+                Err(error) if error.reason() == "PROCESS_NOT_FOUND" => stage
+                    .report
+                    .broken(format!("{} {process} is forgotten: {error}", ledger.id)),
+                Err(error) => refused(stage, "look", &error),
+            }
+            drawer.process = Some((epoch, process));
+        }
+        None => {
+            let command = stage
+                .client
+                .command(ledger.id.as_str(), ["sleep", "1000000"]);
+            match command.start().await {
+                Ok(started) if ledger.steady() == Some(epoch) => {
+                    drawer.process = Some((epoch, started.process_id));
+                    stage.report.did("leave running", "started");
+                }
+                Ok(_) => {}
+                Err(error) => refused(stage, "leave running", &error),
+            }
+        }
+    }
+}
+
+/// A stream of output: whatever came between, it is whole.
+pub(crate) async fn follow(stage: &Stage, ledger: &Ledger) {
+    let script = format!("for i in $(seq {LINES}); do echo $i; usleep 5000; done");
+    let command = stage
+        .client
+        .command(ledger.id.as_str(), ["/bin/sh", "-c", &script])
+        .reattach(Reattach {
+            suspended: Some(ASLEEP),
+            ..Reattach::default()
+        });
+    let followed = async {
+        let mut exec = command.exec().await?;
+        let (mut out, mut back) = (Vec::new(), false);
+        while let Some(event) = exec.next().await {
+            match event {
+                ExecEvent::Stdout(bytes) => out.extend_from_slice(&bytes),
+                ExecEvent::Reattached => back = true,
+                _ => {}
+            }
+        }
+        Ok::<(Exit, Vec<u8>, bool), Error>((exec.wait().await?, out, back))
+    };
+    match followed.await {
+        Ok((exit, out, back)) if exit.code == 0 => {
+            let whole: String = (1..=LINES).map(|line| format!("{line}\n")).collect();
+            if out != whole.as_bytes() {
+                let out = String::from_utf8_lossy(&out);
+                stage
+                    .report
+                    .broken(format!("{}: a stream came as {out:?}", ledger.id));
+            } else if back {
+                stage.report.proved("streams that broke, and are whole");
+            } else {
+                stage.report.proved("streams that are whole");
+            }
+        }
+        Ok((exit, ..)) => stage.report.did("follow", format!("{:?}", exit.cause)),
+        Err(error) => refused(stage, "follow", &error),
+    }
+}

@@ -1,0 +1,156 @@
+//! `make torture`: the real gateway under verbs of many clients, with SIGKILL of the gateway, of
+//! supervisors, of compute and of the runtime at random moments.
+//!
+//! Every client keeps its own book of what it was promised ([`ledger`]); files are compared by
+//! digest, processes that should have lived are asked, and at the end nothing may be left on the
+//! host. An independent [`Watcher`] looks for two computes of one sandbox all the while. Ends with 1
+//! as soon as something does not hold.
+
+mod client;
+mod contents;
+mod finale;
+mod killer;
+mod ledger;
+mod life;
+mod report;
+mod stage;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::ensure;
+use clap::Parser;
+use overwinter_tests::Gateway;
+use overwinter_tests::orphans::{self, Orphans};
+use overwinter_tests::watcher::Watcher;
+use tokio_util::sync::CancellationToken;
+
+use client::Actor;
+use stage::Stage;
+
+/// Kills everything that takes part in a sandbox's life, and sees that nothing is lost.
+#[derive(Parser)]
+#[command(name = "overwinter-torture")]
+struct Cli {
+    /// How many kills.
+    #[arg(long, default_value_t = 1000)]
+    kills: u64,
+    /// Clients at once.
+    #[arg(long, default_value_t = 8)]
+    clients: usize,
+    /// Sandboxes at once.
+    #[arg(long, default_value_t = 6)]
+    sandboxes: usize,
+    /// What clients and killers choose; when they get to it is the machine's own.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// How long one thing that a client does may take: many calls, each of which may wait.
+const ACT: Duration = Duration::from_secs(400);
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(torture(&cli)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn torture(cli: &Cli) -> anyhow::Result<()> {
+    let seed = cli.seed.unwrap_or_else(rand::random);
+    println!(
+        "{} kills, {} clients, {} sandboxes, --seed {seed}",
+        cli.kills, cli.clients, cli.sandboxes
+    );
+    // Its own child is waited for by whoever started it.
+    let _adopted = Orphans::adopt(|pid| orphans::name_of(pid).starts_with("overwinter-gat"))?;
+    let watcher = Watcher::start()?;
+    let mut gateway = Gateway::prepare()?;
+    watcher.add(&gateway.data_dir());
+    gateway.run().await?;
+    let image = gateway.image.name();
+    let stage = Arc::new(Stage::new(
+        gateway.client(),
+        image,
+        cli.clients,
+        cli.sandboxes,
+    ));
+
+    let stop = CancellationToken::new();
+    let actors: Vec<_> = (0..cli.clients)
+        .map(|index| {
+            let actor = Actor::new(Arc::clone(&stage), index, seed ^ (index as u64 + 1));
+            tokio::spawn(actor.act(cli.sandboxes, stop.clone()))
+        })
+        .collect();
+    let killed = killer::kill(&stage, &mut gateway, cli.sandboxes, cli.kills, seed).await;
+    stop.cancel();
+    if killed.is_err() {
+        stage.report.over.cancel();
+    }
+    for actor in actors {
+        if tokio::time::timeout(ACT, actor).await.is_err() {
+            stage.report.broken("a client is stuck");
+        }
+    }
+    let settled = match killed {
+        Ok(()) if stage.report.is_sound() => finale::settle(&stage, &gateway).await,
+        other => other,
+    };
+    if let Err(error) = &settled {
+        stage.report.broken(format!("{error:#}"));
+    }
+    if stage.report.is_sound() {
+        if let Err(error) = finale::host(gateway).await {
+            stage.report.broken(format!("{error:#}"));
+        }
+    } else {
+        eprintln!("the gateway's log ends with:\n{}", gateway.log_tail());
+        keep(&gateway);
+    }
+    let seen = watcher.finish()?;
+    print!("{}", stage.report);
+    println!(
+        "the watcher looked {} times (longest gap {:?}) at {} computes",
+        seen.samples,
+        seen.longest_gap,
+        seen.computes.len()
+    );
+    ensure!(
+        seen.violations.is_empty(),
+        "two live computes of one sandbox: {:#?}",
+        seen.violations
+    );
+    ensure!(stage.report.is_sound(), "it does not hold: see above");
+    for what in [
+        "files as acknowledged",
+        "main processes that lived on",
+        "sandboxes that left nothing",
+    ] {
+        ensure!(stage.report.proofs(what) > 0, "nothing was seen of: {what}");
+    }
+    Ok(())
+}
+
+/// The log of a run that failed, for whoever looks for the cause.
+fn keep(gateway: &Gateway) {
+    let kept = std::env::temp_dir().join(format!("overwinter-torture-{}.log", std::process::id()));
+    if std::fs::copy(gateway.log_path(), &kept).is_ok() {
+        eprintln!("the whole log: {}", kept.display());
+    }
+}
