@@ -11,13 +11,14 @@ DEBUG := $(CARGO_TARGET_DIR)/debug
 RELEASE := $(CARGO_TARGET_DIR)/release
 SUPERVISOR := $(CARGO_TARGET_DIR)/supervisor/overwinter-supervisor
 
-.PHONY: help setup supervisor build demo test lint nextest prove prove-long prove-mutants torture torture-small release install bench clean
+.PHONY: help setup supervisor build demo test lint nextest prove prove-long prove-mutants torture torture-small fuzz release install bench clean
 
 help:
 	@echo 'make demo      a sandbox that sleeps, wakes and survives, shown on this host'
 	@echo 'make test      format, lints and every test'
 	@echo 'make prove     the lifecycle against all that may happen to one sandbox, small enough for CI'
 	@echo 'make torture   the real gateway, killed a thousand times with all that belongs to it'
+	@echo 'make fuzz      what reads bytes from outside, for a minute each'
 	@echo 'make install   overwinter, ow and their companions into $(PREFIX)/bin'
 	@echo 'make bench     figures beside the bare tools'
 	@echo 'make setup     install what the above need (Debian); costs nothing when it is there'
@@ -52,7 +53,7 @@ nextest: $(DEBUG)/overwinter-supervisor.static
 	cargo nextest run --workspace --all-features --run-ignored only --no-capture \
 		-E 'binary(shipped) and (test(small) or test(nothing))'
 
-test: lint nextest torture-small
+test: lint nextest torture-small fuzz
 
 # Small enough for CI: every state of a world with two verbs and one of each mishap, against both
 # backends, and that each flaw of the self-test is found.
@@ -77,6 +78,10 @@ torture: build
 
 torture-small: build
 	@'$(DEBUG)/overwinter-torture' --kills 50
+
+# What reads bytes from outside, for FUZZ_SECONDS (60) each; needs a nightly toolchain, and says so.
+fuzz: setup
+	@scripts/fuzz
 
 release: supervisor
 	cargo build --release -p overwinter-gateway -p overwinter-cli

@@ -28,6 +28,8 @@ pub mod doctor;
 pub mod driver;
 mod effects;
 mod error;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod host;
 mod image;
 mod layout;

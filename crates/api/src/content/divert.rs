@@ -66,7 +66,7 @@ enum Part {
 }
 
 /// Takes the data out of a stream of enveloped messages.
-struct Divert {
+pub(super) struct Divert {
     part: Part,
     /// Of whoever reads the messages.
     aside: Weak<Pieces>,
@@ -120,7 +120,7 @@ fn kind(head: &[u8]) -> Kind {
 }
 
 impl Divert {
-    fn new(aside: &Aside, max_message: usize) -> Self {
+    pub(super) fn new(aside: &Aside, max_message: usize) -> Self {
         Self {
             part: Part::Head(BytesMut::new()),
             aside: Arc::downgrade(&aside.0),
@@ -129,7 +129,7 @@ impl Divert {
     }
 
     /// What the library is to see of these bytes.
-    fn divert(&mut self, mut data: Bytes) -> Bytes {
+    pub(super) fn divert(&mut self, mut data: Bytes) -> Bytes {
         let mut seen = BytesMut::new();
         while !data.is_empty() {
             match &mut self.part {

@@ -21,6 +21,8 @@
 //! ```
 
 mod divert;
+#[cfg(fuzzing)]
+pub mod fuzz;
 #[cfg(feature = "client")]
 mod upload;
 

@@ -8,7 +8,7 @@
 //! A tar is extracted once, by the digest of its bytes. A folder is pinned by its identity and a
 //! fingerprint of its upper levels: a cold start takes what was pinned, or says that it is missing.
 
-mod extract;
+pub(crate) mod extract;
 mod fingerprint;
 
 use std::fs::{self, File};

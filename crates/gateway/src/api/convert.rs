@@ -224,7 +224,9 @@ fn config(config: &Config) -> v1::SandboxConfig {
     }
 }
 
-fn policy(policy: &Policy) -> v1::Policy {
+/// The policy as a message.
+#[must_use]
+pub fn policy(policy: &Policy) -> v1::Policy {
     let ms = |ms| MessageField::some(duration(Duration::from_millis(ms)));
     v1::Policy {
         default_depth: depth(policy.default_depth).into(),

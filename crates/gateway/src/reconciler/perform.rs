@@ -157,13 +157,23 @@ impl Reconciler {
     }
 
     /// The session, or the one that comes: after a restart of the gateway, or in the middle of a
-    /// redial, the supervisor is on its way.
+    /// redial, the supervisor is on its way. Not waited for where its compute is gone.
     async fn reach(&self, sandbox: &Sandbox, slot: &Arc<Slot>) -> Option<Session> {
-        let attached = self
-            .ports
-            .within(REDIAL_TIME, slot.attached(sandbox.issued))
-            .await;
-        attached.ok()
+        let driver = self.driver_of(sandbox)?;
+        let seen = slot.compute_changes();
+        let gone = async {
+            if !is_gone(driver, sandbox.id).await {
+                until_gone(driver, sandbox.id, slot, seen).await;
+            }
+        };
+        let attached = async {
+            tokio::select! {
+                biased;
+                session = slot.attached(sandbox.issued) => Some(session),
+                () = gone => None,
+            }
+        };
+        self.ports.within(REDIAL_TIME, attached).await.ok()?
     }
 
     /// The gate opens when the end is recorded.
@@ -347,17 +357,6 @@ impl Reconciler {
         slot: &Arc<Slot>,
     ) -> Event {
         let patience = Duration::from_millis(op.deadlines.attach_ms);
-        let gone = async {
-            let mut seen = 0;
-            loop {
-                seen = slot.compute_changed(seen).await;
-                if let Ok(look) = driver.observe(sandbox.id).await
-                    && matches!(look.observed, Observed::Absent | Observed::Stopped)
-                {
-                    return;
-                }
-            }
-        };
         let attached = async {
             tokio::select! {
                 biased;
@@ -365,7 +364,7 @@ impl Reconciler {
                     drop(session);
                     Event::Attached
                 }
-                () = gone => Event::ComputeGone,
+                () = until_gone(driver, sandbox.id, slot, 0) => Event::ComputeGone,
             }
         };
         self.ports
@@ -455,6 +454,21 @@ pub(super) fn compute_spec(sandbox: &Sandbox) -> ComputeSpec {
         resources: sandbox.spec.resources,
         network: sandbox.spec.network.clone(),
     }
+}
+
+/// Waits until the compute is seen to be gone, looking at each hint newer than `seen`.
+async fn until_gone(driver: &Arc<dyn Driver>, id: SandboxId, slot: &Slot, mut seen: u64) {
+    loop {
+        seen = slot.compute_changed(seen).await;
+        if is_gone(driver, id).await {
+            return;
+        }
+    }
+}
+
+async fn is_gone(driver: &Arc<dyn Driver>, id: SandboxId) -> bool {
+    let look = driver.observe(id).await;
+    look.is_ok_and(|look| matches!(look.observed, Observed::Absent | Observed::Stopped))
 }
 
 fn fault(error: DriverError) -> Fault {

@@ -1,0 +1,78 @@
+//! The head of an attach: whatever a process inside a sandbox writes to its socket.
+
+#![no_main]
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use libfuzzer_sys::fuzz_target;
+use overwinter_driver::attach::Io;
+use overwinter_driver::session::{AttachRequest, read_request};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What was sent, in pieces of at most so many bytes, and then the end.
+struct Sent {
+    bytes: Vec<u8>,
+    at: usize,
+    piece: usize,
+}
+
+impl AsyncRead for Sent {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let length = self.piece.min(room.remaining()).min(self.bytes.len() - self.at);
+        room.put_slice(&self.bytes[self.at..self.at + length]);
+        self.at += length;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Sent {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Poll::Ready(Ok(data.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn read(bytes: &[u8], piece: usize) -> Option<AttachRequest> {
+    let mut io: Box<dyn Io> = Box::new(Sent {
+        bytes: bytes.to_vec(),
+        at: 0,
+        piece,
+    });
+    let mut reading = std::pin::pin!(read_request(&mut io));
+    // Whoever reads from memory never waits.
+    match reading.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())) {
+        Poll::Ready(read) => read.ok(),
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let whole = read(bytes, usize::MAX);
+    // However it is cut on its way, it says the same. The end of a head is looked for as it comes,
+    // so what follows it is refused only where both come together.
+    let cut = read(bytes, 1);
+    if let Some(request) = &whole {
+        assert_eq!(cut.as_ref(), Some(request));
+        assert!(!request.proof.token.0.is_empty());
+        let text = String::from_utf8_lossy(bytes).to_ascii_lowercase();
+        // One of each: no other reader may find another one.
+        assert_eq!(text.matches("\r\nauthorization:").count(), 1);
+        assert_eq!(text.matches("\r\noverwinter-sandbox:").count(), 1);
+    }
+});
