@@ -11,14 +11,12 @@ use crate::{Depth, Fault, Reason};
 
 pub(super) fn end(
     sandbox: &mut Sandbox,
+    mut op: Operation,
     ending: Ending,
     room: (Usage, &Limits),
     now: Millis,
     rows: &mut Rows,
 ) -> Recorded {
-    let Some(mut op) = sandbox.running.take() else {
-        return Recorded::Ended { next: None };
-    };
     rows.processes = processes_after(&ending, op.verb);
     let outcome = match ending {
         Ending::Ready {
@@ -48,11 +46,10 @@ pub(super) fn end(
         Ending::TurnedBack => {
             settle(&mut op, "turned back", rows);
             set_desired_back(sandbox);
-            Outcome::TurnedBack(match op.stopping {
-                Some(Stopping::TurnBack(by)) => by,
-                Some(Stopping::Delete(by)) => Some(by),
-                None => None,
-            })
+            Outcome::TurnedBack(op.stopping.and_then(|stopping| match stopping {
+                Stopping::TurnBack(by) => by,
+                Stopping::Delete(by) => Some(by),
+            }))
         }
         Ending::StillSuspended {
             fault,
