@@ -4,9 +4,9 @@
 
 mod support;
 
-use overwinter_lifecycle::ids::Millis;
+use overwinter_lifecycle::ids::{EffectKey, Fence, Millis, Serial};
 use overwinter_lifecycle::operation::{Achieved, Verb};
-use overwinter_lifecycle::record::{Compute, Desired, DriverReference, Sandbox};
+use overwinter_lifecycle::record::{Compute, Debt, DebtKind, Desired, DriverReference, Sandbox};
 use overwinter_lifecycle::recording::{
     Asleep, Ending, Memory, ProcessesEnded, Recording, Rows, record,
 };
@@ -125,6 +125,57 @@ fn an_end_says_what_became_of_the_processes() {
             "{case}"
         );
     }
+}
+
+/// Whoever carries out a recording can tell before it is written what is to be removed after it.
+#[test]
+fn what_an_end_leaves_is_owed() {
+    let debt = |kind, serial| Debt {
+        key: EffectKey {
+            sandbox: ready().id,
+            fence: Fence(1),
+            serial: Serial(serial),
+        },
+        kind,
+        reference: "left".to_owned(),
+    };
+    let of_compute = debt(DebtKind::Compute, 1);
+    let debts = vec![
+        of_compute,
+        debt(DebtKind::Artifact, 2),
+        debt(DebtKind::Storage, 3),
+    ];
+    let slept = Ending::Suspended(Asleep {
+        debts: debts.clone(),
+        ..stopped()
+    });
+    let still = Ending::StillSuspended {
+        fault: fault(),
+        memory: Memory::NothingRan,
+        compute: Compute::Absent,
+        debts: debts.clone(),
+    };
+    let never = Ending::NeverWas {
+        fault: fault(),
+        debts: debts.clone(),
+    };
+    for (sandbox, verb, ending) in [
+        (ready(), STOP, slept),
+        (asleep(Depth::Stop), RESUME, still),
+        (blank(), Verb::Create, never),
+    ] {
+        let recording = Recording::End(ending.clone());
+        assert_eq!(recording.debts(), debts, "{ending:?}");
+        let (sandbox, rows) = ended(sandbox, verb, ending);
+        assert_eq!(rows.debts, debts);
+        assert_eq!(sandbox.compute_debts, 1, "no other keeps it from starting");
+    }
+    for ending in [Ending::TurnedBack, Ending::Aborted(fault())] {
+        let recording = Recording::End(ending.clone());
+        assert_eq!(recording.debts(), []);
+        assert_eq!(ended(ready(), STOP, ending).1.debts, []);
+    }
+    assert_eq!(Recording::Reattach(fault()).debts(), []);
 }
 
 /// What a discarded or lost memory was is remembered only where it was promised.

@@ -80,6 +80,37 @@ pub enum Ending {
     Interrupted,
 }
 
+impl Recording {
+    /// What is to be removed from here on.
+    #[must_use]
+    pub fn debts(&self) -> &[Debt] {
+        match self {
+            Self::End(ending) => ending.debts(),
+            Self::Intent { .. }
+            | Self::Terminated
+            | Self::Reattach(_)
+            | Self::GiveUpMemory
+            | Self::FallBack => &[],
+        }
+    }
+}
+
+impl Ending {
+    fn debts(&self) -> &[Debt] {
+        match self {
+            Self::Suspended(asleep) => &asleep.debts,
+            Self::StillSuspended { debts, .. } | Self::NeverWas { debts, .. } => debts,
+            Self::Ready { .. }
+            | Self::Aborted(_)
+            | Self::TurnedBack
+            | Self::Failed { .. }
+            | Self::Deleted { .. }
+            | Self::NotDeleted(_)
+            | Self::Interrupted => &[],
+        }
+    }
+}
+
 /// What a suspension left.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Asleep {
