@@ -11,7 +11,7 @@ DEBUG := $(CARGO_TARGET_DIR)/debug
 RELEASE := $(CARGO_TARGET_DIR)/release
 SUPERVISOR := $(CARGO_TARGET_DIR)/supervisor/overwinter-supervisor
 
-.PHONY: help setup supervisor build demo test lint nextest prove prove-long prove-mutants torture torture-small fuzz release install bench clean
+.PHONY: help setup supervisor build demo test lint nextest prove prove-long prove-mutants coverage torture torture-small fuzz release install bench clean
 
 help:
 	@echo 'make demo      a sandbox that sleeps, wakes and survives, shown on this host'
@@ -19,6 +19,7 @@ help:
 	@echo 'make prove     the lifecycle against all that may happen to one sandbox, small enough for CI'
 	@echo 'make torture   the real gateway, killed a thousand times with all that belongs to it'
 	@echo 'make fuzz      what reads bytes from outside, for a minute each'
+	@echo 'make coverage  that every line and region of the pure core is run by its tests'
 	@echo 'make install   overwinter, ow and their companions into $(PREFIX)/bin'
 	@echo 'make bench     figures beside the bare tools'
 	@echo 'make setup     install what the above need (Debian); costs nothing when it is there'
@@ -82,6 +83,10 @@ torture-small: build
 # What reads bytes from outside, for FUZZ_SECONDS (60) each; needs a nightly toolchain, and says so.
 fuzz: setup
 	@scripts/fuzz
+
+# Fails below 100 %. An arm that cannot be reached is to be removed, not excluded.
+coverage: setup
+	@scripts/coverage
 
 release: supervisor
 	cargo build --release -p overwinter-gateway -p overwinter-cli

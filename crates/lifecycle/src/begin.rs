@@ -7,9 +7,11 @@
 
 use crate::capacity::{Limits, Usage};
 use crate::ids::Millis;
+use crate::mutant::{Mutant, mutated};
 use crate::operation::{Achieved, EffectKind, Intent, Operation, Outcome, Step, Verb};
+use crate::phase::Rest;
 use crate::record::{Compute, Desired, RetainedStatus, Sandbox};
-use crate::{Depth, Fault, Phase, Reason};
+use crate::{Depth, Fault, Reason};
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,14 +32,17 @@ pub fn begin(
 ) -> Begun {
     debug_assert!(sandbox.running.is_none(), "one operation runs at a time");
     let answer = match op.verb {
+        Verb::Create | Verb::Suspend { .. } | Verb::Resume { .. } | Verb::Start
+            if sandbox.desired == Desired::Deleted =>
+        {
+            Answer::fail(Reason::Deleting, "the sandbox is being deleted")
+        }
         Verb::Create => begin_create(sandbox, others, limits),
         Verb::Suspend { depth, .. } => begin_suspend(sandbox, depth, others, limits),
         Verb::Resume { fallback } => begin_resume(sandbox, &mut op, fallback, others, limits),
         Verb::Start => begin_start(sandbox, others, limits),
         Verb::Delete { .. } => {
-            if !crate::mutant::is_on(crate::mutant::Mutant::DeleteWithoutWish) {
-                sandbox.desired = Desired::Deleted;
-            }
+            sandbox.desired = mutated(Mutant::DeleteWithoutWish, Desired::Deleted, sandbox.desired);
             Answer::Run(Some(EffectKind::Delete))
         }
     };
@@ -48,9 +53,8 @@ pub fn begin(
             op.step = Step::Begun;
             op.began_at = Some(now);
             if op.verb.starts_compute() {
-                if !crate::mutant::is_on(crate::mutant::Mutant::ReuseIncarnation) {
-                    sandbox.issued = sandbox.issued.next();
-                }
+                let issued = sandbox.issued.next();
+                sandbox.issued = mutated(Mutant::ReuseIncarnation, issued, sandbox.issued);
                 sandbox.generation = sandbox.generation.next();
                 if let Some(retained) = &mut sandbox.retained {
                     retained.status = match op.verb {
@@ -127,31 +131,27 @@ fn begin_create(sandbox: &mut Sandbox, others: Usage, limits: &Limits) -> Answer
 }
 
 fn begin_suspend(sandbox: &mut Sandbox, depth: Depth, others: Usage, limits: &Limits) -> Answer {
-    match sandbox.phase() {
-        Phase::Suspended(now) if now == depth => Answer::nothing_to_do(),
-        Phase::Suspended(now) if now > depth => Answer::fail(
+    match Rest::of(sandbox) {
+        Rest::Suspended(now) if now == depth => Answer::nothing_to_do(),
+        Rest::Suspended(now) if now > depth => Answer::fail(
             Reason::AlreadyDeeper,
             format!("it sleeps at {now} already, deeper than {depth}"),
         ),
-        Phase::Failed if depth.keeps_memory() && sandbox.compute == Compute::Absent => {
-            Answer::fail(
-                Reason::ComputeLost,
-                "no compute is there whose memory could be kept",
-            )
-        }
-        Phase::Failed if depth.keeps_memory() && sandbox.was_being_stopped() => Answer::fail(
+        Rest::Failed if depth.keeps_memory() && sandbox.compute == Compute::Absent => Answer::fail(
+            Reason::ComputeLost,
+            "no compute is there whose memory could be kept",
+        ),
+        Rest::Failed if depth.keeps_memory() && sandbox.was_being_stopped() => Answer::fail(
             Reason::ComputeLost,
             "a stop has ended its processes; there is no memory to be kept",
         ),
-        Phase::Ready | Phase::Failed | Phase::Suspended(_) => {
+        Rest::Ready | Rest::Failed | Rest::Suspended(_) => {
             if let Err(over) = limits.admit_artifact(sandbox, depth, others) {
                 return Answer::fail(Reason::CapacityExceeded, over.to_string());
             }
             sandbox.desired = Desired::Suspended(depth);
             Answer::Run(None)
         }
-        Phase::Deleting | Phase::Tombstone => deleting(),
-        Phase::Creating | Phase::Suspending(_) | Phase::Resuming => in_motion(),
     }
 }
 
@@ -162,11 +162,9 @@ fn begin_resume(
     others: Usage,
     limits: &Limits,
 ) -> Answer {
-    match sandbox.phase() {
-        Phase::Ready => return Answer::nothing_to_do(),
-        Phase::Suspended(_) | Phase::Failed => {}
-        Phase::Deleting | Phase::Tombstone => return deleting(),
-        Phase::Creating | Phase::Suspending(_) | Phase::Resuming => return in_motion(),
+    match Rest::of(sandbox) {
+        Rest::Ready => return Answer::nothing_to_do(),
+        Rest::Suspended(_) | Rest::Failed => {}
     }
     if let Some(refusal) = room_to_run(sandbox, others, limits) {
         return refusal;
@@ -212,11 +210,9 @@ fn begin_resume(
 }
 
 fn begin_start(sandbox: &mut Sandbox, others: Usage, limits: &Limits) -> Answer {
-    match sandbox.phase() {
-        Phase::Ready => return Answer::nothing_to_do(),
-        Phase::Suspended(_) | Phase::Failed => {}
-        Phase::Deleting | Phase::Tombstone => return deleting(),
-        Phase::Creating | Phase::Suspending(_) | Phase::Resuming => return in_motion(),
+    match Rest::of(sandbox) {
+        Rest::Ready => return Answer::nothing_to_do(),
+        Rest::Suspended(_) | Rest::Failed => {}
     }
     if let Some(refusal) = room_to_run(sandbox, others, limits) {
         return refusal;
@@ -228,17 +224,4 @@ fn begin_start(sandbox: &mut Sandbox, others: Usage, limits: &Limits) -> Answer 
     } else {
         EffectKind::Start
     }))
-}
-
-fn deleting() -> Answer {
-    Answer::fail(Reason::Deleting, "the sandbox is being deleted")
-}
-
-/// The store begins only when nothing runs, so no phase of motion can be met; should a record say
-/// otherwise, refusing is the safe answer.
-fn in_motion() -> Answer {
-    Answer::fail(
-        Reason::Interrupted,
-        "another operation is at work on the sandbox",
-    )
 }

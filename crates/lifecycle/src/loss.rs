@@ -28,6 +28,7 @@ pub fn record_loss(
     if sandbox.desired == Desired::Deleted {
         return false;
     }
+    #[cfg(feature = "mutants")]
     if crate::mutant::is_on(crate::mutant::Mutant::LossMakesTombstone) {
         sandbox.tombstone_at = Some(now);
     }

@@ -69,9 +69,21 @@ pub fn is_on(mutant: Mutant) -> bool {
     CHOSEN.load(std::sync::atomic::Ordering::Relaxed) == mutant as u8
 }
 
+/// What is right, or what is wrong where this defect is chosen.
+#[cfg(feature = "mutants")]
+pub(crate) fn mutated<T>(mutant: Mutant, right: T, wrong: T) -> T {
+    if is_on(mutant) { wrong } else { right }
+}
+
 #[cfg(not(feature = "mutants"))]
 #[must_use]
 #[inline(always)]
 pub const fn is_on(_: Mutant) -> bool {
     false
+}
+
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub(crate) fn mutated<T>(_: Mutant, right: T, _: T) -> T {
+    right
 }

@@ -280,10 +280,14 @@ impl Operation {
     /// The key of the intent that is recorded and not settled.
     #[must_use]
     pub fn intent_key(&self) -> Option<EffectKey> {
-        self.intent.map(|intent| EffectKey {
+        self.intent.map(|intent| self.key_of(intent))
+    }
+
+    pub(crate) const fn key_of(&self, intent: Intent) -> EffectKey {
+        EffectKey {
             sandbox: self.sandbox,
             fence: self.fence,
             serial: intent.serial,
-        })
+        }
     }
 }

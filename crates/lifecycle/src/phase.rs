@@ -41,12 +41,10 @@ impl Phase {
             Some(Verb::Suspend { depth, .. }) => Self::Suspending(depth),
             Some(Verb::Resume { .. } | Verb::Start) => Self::Resuming,
             Some(Verb::Delete { .. }) => Self::Deleting,
-            None => match (&sandbox.failure, &sandbox.retained) {
-                // A sandbox that sleeps and could not be woken is Suspended: what it retained is
-                // what counts, and the failure stays readable beside it.
-                (_, Some(retained)) => Self::Suspended(retained.depth),
-                (Some(_), None) => Self::Failed,
-                (None, None) => Self::Ready,
+            None => match Rest::of(sandbox) {
+                Rest::Ready => Self::Ready,
+                Rest::Suspended(depth) => Self::Suspended(depth),
+                Rest::Failed => Self::Failed,
             },
         }
     }
@@ -63,6 +61,26 @@ impl Phase {
             Self::Failed => "failed",
             Self::Deleting => "deleting",
             Self::Tombstone => "tombstone",
+        }
+    }
+}
+
+/// The phases in which nothing runs and something can begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    Ready,
+    Suspended(Depth),
+    Failed,
+}
+
+impl Rest {
+    pub(crate) fn of(sandbox: &Sandbox) -> Self {
+        match (&sandbox.failure, &sandbox.retained) {
+            // A sandbox that sleeps and could not be woken is Suspended: what it retained is
+            // what counts, and the failure stays readable beside it.
+            (_, Some(retained)) => Self::Suspended(retained.depth),
+            (Some(_), None) => Self::Failed,
+            (None, None) => Self::Ready,
         }
     }
 }

@@ -2,76 +2,26 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod support;
+
 use overwinter_lifecycle::admission::{Disposition, Request, admit};
 use overwinter_lifecycle::begin::{Begun, begin};
 use overwinter_lifecycle::capacity::{Limits, Usage};
-use overwinter_lifecycle::config::{Config, Spec};
-use overwinter_lifecycle::ids::{
-    EffectKey, Fence, Incarnation, Millis, OperationId, SandboxId, Serial,
-};
+use overwinter_lifecycle::ids::{EffectKey, Millis, Serial};
 use overwinter_lifecycle::loss::record_loss;
 use overwinter_lifecycle::operation::{EffectKind, Operation, Outcome, Step, Verb};
-use overwinter_lifecycle::record::{
-    Compute, Debt, DebtKind, Desired, DriverReference, Failure, Retained, RetainedStatus, Sandbox,
-};
-use overwinter_lifecycle::recording::{Ending, Memory, Recording, SecretHash, record};
+use overwinter_lifecycle::record::{Compute, Debt, DebtKind, Desired, DriverReference, Sandbox};
+use overwinter_lifecycle::recording::{Ending, Memory, Recording, record};
 use overwinter_lifecycle::steps::{self, Action, Deadline, Effected, Event, Look, Observed};
-use overwinter_lifecycle::{Depth, Fault, Name, Phase, Reason};
-use uuid::Uuid;
-
-const HELD: Incarnation = Incarnation(1);
-const LIVE: Compute = Compute::Live { held: HELD };
-const FROZEN: Compute = Compute::Frozen { held: HELD };
-const RESUME: Verb = Verb::Resume { fallback: false };
-const OP: OperationId = OperationId(Uuid::from_u128(1));
-
-const fn suspend(depth: Depth) -> Verb {
-    Verb::Suspend { depth, idle: false }
-}
-
-fn ready() -> Sandbox {
-    let id = SandboxId(Uuid::from_u128(7));
-    let spec = Spec {
-        main: vec!["main".to_owned()],
-        ..Spec::default()
-    };
-    let name = Name::parse("a").unwrap();
-    let mut sandbox = Sandbox::new(id, "default", name, spec, Config::default(), Millis(0));
-    (sandbox.fence, sandbox.issued) = (Fence(1), HELD);
-    sandbox.compute = LIVE;
-    sandbox.secret = Some(SecretHash([1; 32]));
-    sandbox
-}
+use overwinter_lifecycle::{Depth, Fault, Phase, Reason};
+use support::{HELD, LIVE, OP, RESUME, asleep, ready, suspend};
 
 fn frozen() -> Sandbox {
-    Sandbox {
-        desired: Desired::Suspended(Depth::Freeze),
-        compute: FROZEN,
-        retained: Some(Retained {
-            depth: Depth::Freeze,
-            status: RetainedStatus::Available,
-            reference: DriverReference::default(),
-            generation: ready().generation,
-            size_bytes: 0,
-            since: Millis(0),
-            expires_at: None,
-            lost: None,
-            quiesced: true,
-        }),
-        ..ready()
-    }
+    asleep(Depth::Freeze)
 }
 
 fn failed(reason: Reason) -> Sandbox {
-    let failure = Failure {
-        fault: Fault::new(reason, "it failed"),
-        operation: None,
-        at: Millis(0),
-    };
-    Sandbox {
-        failure: Some(failure),
-        ..ready()
-    }
+    support::failed(reason, LIVE)
 }
 
 fn begun(mut sandbox: Sandbox, verb: Verb) -> (Sandbox, Begun) {

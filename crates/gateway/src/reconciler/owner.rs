@@ -176,7 +176,8 @@ async fn record(
                 owned.timings.clear();
                 owned.exits.clear();
                 reconciler.settle_slot(&owned.sandbox);
-                if owes(&recording) {
+                // At once, not in the next round.
+                if !recording.debts().is_empty() {
                     let reconciler = reconciler.clone();
                     tokio::spawn(async move { reconciler.pay_debts().await });
                 }
@@ -187,20 +188,6 @@ async fn record(
                 Progress::Ended
             }
         });
-    }
-}
-
-/// Whether a recording has left something to be removed: then at once, not in the next round.
-fn owes(recording: &Recording) -> bool {
-    match recording {
-        Recording::End(Ending::Suspended(asleep)) => !asleep.debts.is_empty(),
-        Recording::End(Ending::NeverWas { debts, .. }) => !debts.is_empty(),
-        Recording::End(_)
-        | Recording::Intent { .. }
-        | Recording::Terminated
-        | Recording::Reattach(_)
-        | Recording::GiveUpMemory
-        | Recording::FallBack => false,
     }
 }
 

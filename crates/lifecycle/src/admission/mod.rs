@@ -24,13 +24,12 @@
 //! A call of the data plane is admitted by [`call::admit`].
 
 pub mod call;
-#[cfg(test)]
-mod table;
 
 use crate::ids::OperationId;
 use crate::operation::{Operation, Verb};
+use crate::phase::Rest;
 use crate::record::{Desired, Sandbox};
-use crate::{Depth, Phase, Reason};
+use crate::{Depth, Reason};
 
 /// A verb as it is asked for, before a missing depth is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -122,6 +121,7 @@ fn joins(last: &Operation, request: Request, verb: Verb) -> bool {
 
 fn admit_while_deleting(sandbox: &Sandbox, request: Request) -> Disposition {
     let Request::Delete { abandon } = request else {
+        #[cfg(feature = "mutants")]
         if crate::mutant::is_on(crate::mutant::Mutant::WakeWhileDeleting)
             && sandbox.running.is_some()
         {
@@ -175,20 +175,20 @@ fn admit_behind(
 }
 
 fn admit_alone(sandbox: &Sandbox, request: Request, verb: Verb) -> Disposition {
-    match (sandbox.phase(), request) {
+    match (Rest::of(sandbox), request) {
         (_, Request::Delete { .. }) => Disposition::Accept(verb),
-        (Phase::Ready, Request::Suspend { .. }) => Disposition::Accept(verb),
-        (Phase::Ready, Request::Resume { .. } | Request::Start) => Disposition::NoOp,
+        (Rest::Ready, Request::Suspend { .. }) => Disposition::Accept(verb),
+        (Rest::Ready, Request::Resume { .. } | Request::Start) => Disposition::NoOp,
         (_, Request::Suspend { idle: true, .. }) => Disposition::Deny(Reason::NotIdle),
         // A failed sandbox may still hold live compute. Suspending it settles that: it is the way
         // out that keeps the storage.
-        (Phase::Failed, Request::Suspend { .. } | Request::Resume { .. } | Request::Start) => {
+        (Rest::Failed, Request::Suspend { .. } | Request::Resume { .. } | Request::Start) => {
             Disposition::Accept(verb)
         }
-        (Phase::Suspended(_), Request::Resume { .. } | Request::Start) => Disposition::Accept(verb),
-        (Phase::Suspended(_), Request::Suspend { depth: None, .. }) => Disposition::NoOp,
+        (Rest::Suspended(_), Request::Resume { .. } | Request::Start) => Disposition::Accept(verb),
+        (Rest::Suspended(_), Request::Suspend { depth: None, .. }) => Disposition::NoOp,
         (
-            Phase::Suspended(now),
+            Rest::Suspended(now),
             Request::Suspend {
                 depth: Some(asked), ..
             },
@@ -197,12 +197,5 @@ fn admit_alone(sandbox: &Sandbox, request: Request, verb: Verb) -> Disposition {
             std::cmp::Ordering::Greater => Disposition::Accept(verb),
             std::cmp::Ordering::Less => Disposition::Deny(Reason::AlreadyDeeper),
         },
-        // These phases are shown only while something runs, or while deleting: handled above. An
-        // honest answer all the same, should a record ever say otherwise.
-        (Phase::Creating | Phase::Suspending(_) | Phase::Resuming, _) => Disposition::Queue {
-            verb,
-            supersedes: None,
-        },
-        (Phase::Deleting | Phase::Tombstone, _) => Disposition::Deny(Reason::Deleting),
     }
 }

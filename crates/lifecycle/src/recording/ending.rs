@@ -11,15 +11,14 @@ use crate::{Depth, Fault, Reason};
 
 pub(super) fn end(
     sandbox: &mut Sandbox,
+    mut op: Operation,
     ending: Ending,
     room: (Usage, &Limits),
     now: Millis,
     rows: &mut Rows,
 ) -> Recorded {
-    let Some(mut op) = sandbox.running.take() else {
-        return Recorded::Ended { next: None };
-    };
     rows.processes = processes_after(&ending, op.verb);
+    rows.debts = ending.debts().to_vec();
     let outcome = match ending {
         Ending::Ready {
             compute,
@@ -38,7 +37,7 @@ pub(super) fn end(
         }
         Ending::Suspended(asleep) => {
             settle(&mut op, "done", rows);
-            fall_asleep(sandbox, &op, asleep, now, rows)
+            fall_asleep(sandbox, &op, asleep, now)
         }
         Ending::Aborted(fault) => {
             settle(&mut op, "aborted", rows);
@@ -48,20 +47,18 @@ pub(super) fn end(
         Ending::TurnedBack => {
             settle(&mut op, "turned back", rows);
             set_desired_back(sandbox);
-            Outcome::TurnedBack(match op.stopping {
-                Some(Stopping::TurnBack(by)) => by,
-                Some(Stopping::Delete(by)) => Some(by),
-                None => None,
-            })
+            Outcome::TurnedBack(op.stopping.and_then(|stopping| match stopping {
+                Stopping::TurnBack(by) => by,
+                Stopping::Delete(by) => Some(by),
+            }))
         }
         Ending::StillSuspended {
             fault,
             memory,
             compute,
-            debts,
+            debts: _,
         } => {
             settle(&mut op, "failed", rows);
-            rows.debts = debts;
             still_suspended(sandbox, memory, compute, now);
             sandbox.failure = Some(Failure {
                 fault: fault.clone(),
@@ -81,9 +78,8 @@ pub(super) fn end(
             });
             Outcome::Failed(fault)
         }
-        Ending::NeverWas { fault, debts } => {
+        Ending::NeverWas { fault, debts: _ } => {
             settle(&mut op, "absent", rows);
-            rows.debts = debts;
             sandbox.desired = Desired::Deleted;
             sandbox.compute = Compute::Absent;
             sandbox.tombstone_at = Some(now);
@@ -188,14 +184,7 @@ fn set_desired_back(sandbox: &mut Sandbox) {
     };
 }
 
-fn fall_asleep(
-    sandbox: &mut Sandbox,
-    op: &Operation,
-    asleep: Asleep,
-    now: Millis,
-    rows: &mut Rows,
-) -> Outcome {
-    rows.debts = asleep.debts;
+fn fall_asleep(sandbox: &mut Sandbox, op: &Operation, asleep: Asleep, now: Millis) -> Outcome {
     sandbox.compute = asleep.compute;
     sandbox.failure = None;
     if sandbox.desired != Desired::Deleted {

@@ -80,6 +80,37 @@ pub enum Ending {
     Interrupted,
 }
 
+impl Recording {
+    /// What is to be removed from here on.
+    #[must_use]
+    pub fn debts(&self) -> &[Debt] {
+        match self {
+            Self::End(ending) => ending.debts(),
+            Self::Intent { .. }
+            | Self::Terminated
+            | Self::Reattach(_)
+            | Self::GiveUpMemory
+            | Self::FallBack => &[],
+        }
+    }
+}
+
+impl Ending {
+    fn debts(&self) -> &[Debt] {
+        match self {
+            Self::Suspended(asleep) => &asleep.debts,
+            Self::StillSuspended { debts, .. } | Self::NeverWas { debts, .. } => debts,
+            Self::Ready { .. }
+            | Self::Aborted(_)
+            | Self::TurnedBack
+            | Self::Failed { .. }
+            | Self::Deleted { .. }
+            | Self::NotDeleted(_)
+            | Self::Interrupted => &[],
+        }
+    }
+}
+
 /// What a suspension left.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Asleep {
@@ -158,82 +189,91 @@ pub fn record(
     now: Millis,
 ) -> Result<(Recorded, Rows), NotRunning> {
     let mut rows = Rows::default();
-    let Some(op) = sandbox
-        .running
-        .as_mut()
-        .filter(|op| op.id == id && op.fence == fence)
-    else {
+    let is_writer = |op: &mut Operation| op.id == id && op.fence == fence;
+    let Some(mut op) = sandbox.running.take_if(is_writer) else {
         return Err(NotRunning);
     };
-    if let (Some(stopping), false) = (op.stopping, matches!(recording, Recording::End(_))) {
+    if let Some(stopping) = op.stopping
+        && !matches!(recording, Recording::End(_))
+    {
+        sandbox.running = Some(op);
         return Ok((Recorded::Stop(stopping), rows));
     }
-    let recorded = match recording {
+    sandbox.updated_at = now;
+    let key = match recording {
+        Recording::End(ending) => {
+            let recorded = end(sandbox, op, ending, (others, limits), now, &mut rows);
+            return Ok((recorded, rows));
+        }
         Recording::Intent {
             effect,
             pinned,
             quiesced,
         } => {
-            settle(op, "settled", &mut rows);
             if effect.makes_compute() {
                 sandbox.secret = None;
             }
-            op.serial = op.serial.next();
-            op.step = Step::Intent;
-            op.intent = Some(Intent {
-                serial: op.serial,
-                effect,
-            });
             op.quiesced |= quiesced;
             if pinned.is_some() {
                 sandbox.spec.image_digest = pinned;
             }
-            Recorded::Done(new_intent(sandbox, &mut rows))
+            Some(intend(&mut op, effect, "settled", &mut rows))
         }
         Recording::Terminated => {
             op.step = Step::Terminated;
-            Recorded::Done(None)
+            None
         }
         Recording::Reattach(fault) => {
-            settle(op, "did not happen", &mut rows);
-            op.serial = op.serial.next();
-            op.step = Step::Intent;
-            op.intent = Some(Intent {
-                serial: op.serial,
-                effect: EffectKind::Reattach,
-            });
             op.aborting = Some(fault);
-            Recorded::Done(new_intent(sandbox, &mut rows))
+            let word = "did not happen";
+            Some(intend(&mut op, EffectKind::Reattach, word, &mut rows))
         }
-        recording @ (Recording::FallBack | Recording::GiveUpMemory) => {
-            settle(op, "restore failed", &mut rows);
-            let absent = recording == Recording::FallBack;
-            op.cold = true;
-            op.serial = op.serial.next();
-            op.step = Step::Intent;
-            op.intent = Some(Intent {
-                serial: op.serial,
-                effect: if absent {
-                    EffectKind::Start
-                } else {
-                    EffectKind::Suspend(Depth::Stop)
-                },
-            });
-            sandbox.secret = None;
-            sandbox.issued = sandbox.issued.next();
-            sandbox.generation = sandbox.generation.next();
-            if absent {
-                sandbox.compute = Compute::Absent;
-            }
-            if let Some(retained) = &mut sandbox.retained {
-                retained.status = RetainedStatus::Discarding;
-            }
-            Recorded::Done(new_intent(sandbox, &mut rows))
+        Recording::FallBack => {
+            sandbox.compute = Compute::Absent;
+            go_on_cold(sandbox, &mut op);
+            let word = "restore failed";
+            Some(intend(&mut op, EffectKind::Start, word, &mut rows))
         }
-        Recording::End(ending) => end(sandbox, ending, (others, limits), now, &mut rows),
+        Recording::GiveUpMemory => {
+            go_on_cold(sandbox, &mut op);
+            let end_it = EffectKind::Suspend(Depth::Stop);
+            Some(intend(&mut op, end_it, "restore failed", &mut rows))
+        }
     };
-    sandbox.updated_at = now;
-    Ok((recorded, rows))
+    sandbox.running = Some(op);
+    Ok((Recorded::Done(key), rows))
+}
+
+/// Settles the intent before with this word, if there is one, and records the next under the next
+/// serial.
+fn intend(
+    op: &mut Operation,
+    effect: EffectKind,
+    before: &'static str,
+    rows: &mut Rows,
+) -> EffectKey {
+    settle(op, before, rows);
+    op.serial = op.serial.next();
+    op.step = Step::Intent;
+    let intent = Intent {
+        serial: op.serial,
+        effect,
+    };
+    op.intent = Some(intent);
+    let key = op.key_of(intent);
+    rows.intents.push((key, effect));
+    key
+}
+
+/// The memory is of no more use, and what comes of the operation is new.
+fn go_on_cold(sandbox: &mut Sandbox, op: &mut Operation) {
+    op.cold = true;
+    sandbox.secret = None;
+    sandbox.issued = sandbox.issued.next();
+    sandbox.generation = sandbox.generation.next();
+    if let Some(retained) = &mut sandbox.retained {
+        retained.status = RetainedStatus::Discarding;
+    }
 }
 
 fn settle(op: &mut Operation, word: &'static str, rows: &mut Rows) {
@@ -241,14 +281,6 @@ fn settle(op: &mut Operation, word: &'static str, rows: &mut Rows) {
         rows.settled.push((key, word));
     }
     op.intent = None;
-}
-
-/// The row of the intent that the running operation has just recorded.
-fn new_intent(sandbox: &Sandbox, rows: &mut Rows) -> Option<EffectKey> {
-    let op = sandbox.running.as_ref()?;
-    let (key, intent) = (op.intent_key()?, op.intent?);
-    rows.intents.push((key, intent.effect));
-    Some(key)
 }
 
 /// The waiting operation begins in the transaction in which the running one ends, so that nothing
@@ -282,7 +314,11 @@ fn begin_next(
     let next = waiting.id;
     match begin(sandbox, waiting, others, limits, now) {
         Begun::Running => {
-            new_intent(sandbox, rows);
+            let begun = sandbox.running.iter();
+            rows.intents.extend(begun.filter_map(|op| {
+                let intent = op.intent?;
+                Some((op.key_of(intent), intent.effect))
+            }));
             Recorded::Ended { next: Some(next) }
         }
         Begun::Ended(op) => {

@@ -1,16 +1,18 @@
 //! The admission table, row by row: every situation of the table in the module's documentation
 //! against every request.
 
-use super::{Disposition, Request, admit};
-use crate::Depth::{Checkpoint, Freeze, Stop};
-use crate::admission::call::{self, CallAdmission, CallRefused};
-use crate::config::{Config, Spec};
-use crate::ids::{DiskGeneration, Incarnation, Millis, OperationId, SandboxId};
-use crate::operation::{Operation, Step, Stopping, Verb};
-use crate::record::{
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use overwinter_lifecycle::Depth::{Checkpoint, Freeze, Stop};
+use overwinter_lifecycle::admission::call::{self, CallAdmission, CallRefused};
+use overwinter_lifecycle::admission::{Disposition, Request, admit};
+use overwinter_lifecycle::config::{Config, Spec};
+use overwinter_lifecycle::ids::{DiskGeneration, Incarnation, Millis, OperationId, SandboxId};
+use overwinter_lifecycle::operation::{Operation, Step, Stopping, Verb};
+use overwinter_lifecycle::record::{
     Compute, Desired, DriverReference, Failure, Retained, RetainedStatus, Sandbox,
 };
-use crate::{Depth, Fault, Name, Phase, Reason};
+use overwinter_lifecycle::{Depth, Fault, Name, Phase, Reason};
 
 const RUNNING: OperationId = OperationId(uuid::Uuid::from_u128(1));
 const WAITING: OperationId = OperationId(uuid::Uuid::from_u128(2));

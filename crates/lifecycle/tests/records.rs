@@ -1,0 +1,257 @@
+//! What begins, what a record holds, what is found out while nothing is at work.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use overwinter_lifecycle::begin::{Begun, begin};
+use overwinter_lifecycle::capacity::{Limits, Usage};
+use overwinter_lifecycle::ids::{Fence, Incarnation, Millis};
+use overwinter_lifecycle::loss::{record_loss, record_main_exit};
+use overwinter_lifecycle::operation::{Achieved, Outcome, Verb};
+use overwinter_lifecycle::record::{Compute, Desired, MainExit, Sandbox};
+use overwinter_lifecycle::recording::{NotRunning, Recorded, Recording, record};
+use overwinter_lifecycle::{Depth, Phase, Reason};
+use support::{
+    FREEZE, FROZEN, HELD, LIVE, NEXT, OP, RESUME, STOP, Story, asleep, blank, failed, operation,
+    ready, room, suspend, why_not, why_not_within,
+};
+
+#[test]
+fn what_cannot_begin_any_more_ends_and_changes_nothing() {
+    let deleting = Sandbox {
+        desired: Desired::Deleted,
+        ..ready()
+    };
+    for verb in [Verb::Create, STOP, RESUME, Verb::Start] {
+        assert_eq!(why_not(deleting.clone(), verb), Reason::Deleting);
+    }
+    assert_eq!(why_not(asleep(Depth::Stop), FREEZE), Reason::AlreadyDeeper);
+    assert_eq!(
+        why_not(failed(Reason::ComputeLost, Compute::Absent), FREEZE),
+        Reason::ComputeLost
+    );
+    assert_eq!(
+        why_not(failed(Reason::StopFailed, LIVE), FREEZE),
+        Reason::ComputeLost
+    );
+    let owing = Sandbox {
+        compute_debts: 1,
+        ..asleep(Depth::Stop)
+    };
+    assert_eq!(why_not(owing, RESUME), Reason::StartFailed);
+    let mut stale = asleep(Depth::Freeze);
+    stale.generation = stale.generation.next();
+    assert_eq!(why_not(stale, RESUME), Reason::RetainedStale);
+    let mut lost = asleep(Depth::Stop);
+    lost.retained.as_mut().unwrap().lost = Some(Depth::Freeze);
+    assert_eq!(why_not(lost, RESUME), Reason::RetainedLost);
+}
+
+#[test]
+fn what_is_so_already_is_a_success() {
+    for (sandbox, verb) in [
+        (ready(), RESUME),
+        (ready(), Verb::Start),
+        (asleep(Depth::Stop), STOP),
+    ] {
+        let mut now = sandbox.clone();
+        let (op, (others, limits)) = (operation(&now, OP, verb), room());
+        let Begun::Ended(op) = begin(&mut now, op, others, limits, Millis(0)) else {
+            panic!("{verb:?} runs");
+        };
+        let done = Outcome::Succeeded {
+            achieved: Achieved::Done,
+            remarks: Vec::new(),
+        };
+        assert_eq!((op.outcome, now), (Some(done), sandbox));
+    }
+}
+
+#[test]
+fn who_finds_no_room_stays_as_it_is() {
+    let mut sized = asleep(Depth::Stop);
+    (
+        sized.spec.resources.cpu_millis,
+        sized.spec.resources.memory_bytes,
+    ) = (500, 1_000);
+    let others = Usage {
+        running: 1,
+        cpu_millis: 600,
+        memory_bytes: 3_500,
+        disk_bytes: 1,
+    };
+    let tight = [
+        Limits {
+            running: Some(1),
+            ..Limits::default()
+        },
+        Limits {
+            cpu_millis: Some(1_000),
+            ..Limits::default()
+        },
+        Limits {
+            memory_bytes: Some(4_000),
+            ..Limits::default()
+        },
+    ];
+    for limits in &tight {
+        assert!(limits.are_set());
+        for verb in [RESUME, Verb::Start] {
+            let why = why_not_within(&mut sized, verb, (others, limits));
+            assert_eq!(why, Reason::CapacityExceeded);
+        }
+    }
+    let over = tight[1].admit(&sized, others).unwrap_err();
+    assert_eq!(
+        over.to_string(),
+        "cpu: 600 of 1000 used, 500 more asked for"
+    );
+    let enough = Limits {
+        running: Some(2),
+        cpu_millis: Some(1_100),
+        memory_bytes: Some(4_500),
+        disk_bytes: None,
+    };
+    assert_eq!(enough.admit(&sized, others), Ok(()));
+    // An artifact could need as much disk as there is memory.
+    let disk = |bytes| Limits {
+        disk_bytes: Some(bytes),
+        ..Limits::default()
+    };
+    let mut awake = ready();
+    awake.spec.resources.memory_bytes = 1_000;
+    let checkpoint = suspend(Depth::Checkpoint);
+    let why = why_not_within(&mut awake, checkpoint, (others, &disk(1_000)));
+    assert_eq!(why, Reason::CapacityExceeded);
+    assert_eq!(
+        disk(1_001).admit_artifact(&awake, Depth::Checkpoint, others),
+        Ok(())
+    );
+    assert_eq!(disk(0).admit_artifact(&awake, Depth::Stop, others), Ok(()));
+    assert!(disk(0).are_set() && !Limits::default().are_set());
+}
+
+#[test]
+fn capacity_is_what_the_record_says() {
+    let sized = |sandbox: Sandbox| {
+        let mut sandbox = sandbox;
+        (
+            sandbox.spec.resources.cpu_millis,
+            sandbox.spec.resources.memory_bytes,
+        ) = (500, 1_000);
+        sandbox
+    };
+    let held = |sandbox: &Sandbox| {
+        let usage = Usage::of(sandbox);
+        (
+            usage.running,
+            usage.cpu_millis,
+            usage.memory_bytes,
+            usage.disk_bytes,
+        )
+    };
+    let all = (1, 500, 1_000, 0);
+    assert_eq!(held(&sized(ready())), all);
+    assert_eq!(
+        held(&sized(failed(Reason::DriverTimeout, Compute::Unknown))),
+        all
+    );
+    let frozen = sized(asleep(Depth::Freeze));
+    assert_eq!(held(&frozen), (0, 0, 1_000, 0));
+    assert_eq!(
+        held(&Story::of(frozen, STOP).sandbox),
+        all,
+        "until it has ended"
+    );
+    let mut stored = sized(asleep(Depth::Checkpoint));
+    stored.retained.as_mut().unwrap().size_bytes = 70;
+    assert_eq!(held(&stored), (0, 0, 0, 70));
+    let owing = Sandbox {
+        compute_debts: 1,
+        ..stored.clone()
+    };
+    assert_eq!(held(&owing), (1, 500, 1_000, 70));
+    assert_eq!(
+        held(&Story::of(stored, RESUME).sandbox),
+        (1, 500, 1_000, 70)
+    );
+}
+
+#[test]
+fn memory_that_was_promised_is_lost_and_running_compute_has_failed() {
+    let lose = |mut sandbox: Sandbox, observed, issued| {
+        let before = sandbox.clone();
+        let changed = record_loss(&mut sandbox, observed, issued, Millis(5));
+        assert_eq!(changed, sandbox != before);
+        changed.then_some(sandbox)
+    };
+    let frozen = lose(asleep(Depth::Freeze), Compute::Absent, HELD).unwrap();
+    assert_eq!(frozen.phase(), Phase::Suspended(Depth::Stop));
+    assert_eq!(frozen.retained.unwrap().lost, Some(Depth::Freeze));
+    let running = lose(ready(), Compute::Absent, HELD).unwrap();
+    assert_eq!(
+        (running.phase(), running.compute),
+        (Phase::Failed, Compute::Absent)
+    );
+    // What sleeps without compute misses none, nor does what had none.
+    for depth in [Depth::Checkpoint, Depth::Stop] {
+        assert_eq!(lose(asleep(depth), Compute::Absent, HELD), None);
+    }
+    let none = failed(Reason::ComputeLost, Compute::Absent);
+    assert_eq!(lose(none, Compute::Absent, HELD), None);
+    // Somebody is at work; something is there; it speaks of a compute of before.
+    assert_eq!(
+        lose(Story::of(ready(), STOP).sandbox, Compute::Absent, HELD),
+        None
+    );
+    assert_eq!(lose(ready(), Compute::Unknown, HELD), None);
+    assert_eq!(lose(ready(), Compute::Absent, Incarnation(0)), None);
+}
+
+#[test]
+fn the_end_of_the_main_process_changes_no_phase() {
+    let mut sandbox = ready();
+    let exit = MainExit {
+        code: 3,
+        signal: 0,
+        at: Millis(1),
+    };
+    record_main_exit(&mut sandbox, exit);
+    assert_eq!(
+        (sandbox.main_exit, sandbox.phase()),
+        (Some(exit), Phase::Ready)
+    );
+}
+
+#[test]
+fn only_the_operation_that_runs_may_write() {
+    let (mut sandbox, room) = (Story::of(ready(), STOP).sandbox, room());
+    let before = sandbox.clone();
+    let write = |sandbox: &mut Sandbox, writer| {
+        record(sandbox, writer, Recording::Terminated, room, Millis(1)).map(|(done, _)| done)
+    };
+    let fence = sandbox.fence;
+    assert_eq!(write(&mut sandbox, (NEXT, fence)), Err(NotRunning));
+    assert_eq!(
+        write(&mut sandbox, (OP, Fence(fence.0 - 1))),
+        Err(NotRunning)
+    );
+    assert_eq!(sandbox, before);
+    assert_eq!(write(&mut sandbox, (OP, fence)), Ok(Recorded::Done(None)));
+    assert_eq!(write(&mut ready(), (OP, fence)), Err(NotRunning));
+    assert_eq!(
+        NotRunning.to_string(),
+        "the operation does not run any more"
+    );
+}
+
+#[test]
+fn compute_knows_what_it_was_started_with() {
+    assert_eq!((LIVE.held(), FROZEN.held()), (Some(HELD), Some(HELD)));
+    assert_eq!(
+        (Compute::Absent.held(), Compute::Unknown.held()),
+        (None, None)
+    );
+    assert_eq!(blank().phase(), Phase::Ready, "as a create finds it");
+}

@@ -1,0 +1,366 @@
+//! The steps of create, resume and start, told as stories.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use overwinter_lifecycle::ids::DiskGeneration;
+use overwinter_lifecycle::operation::{Achieved, EffectKind, Verb};
+use overwinter_lifecycle::record::{Compute, DebtKind, Desired, RetainedStatus, Sandbox};
+use overwinter_lifecycle::recording::Recording;
+use overwinter_lifecycle::steps::{Action, Event, Look};
+use overwinter_lifecycle::{Depth, Phase, Reason};
+use support::{
+    DELETE, Ended, FROZEN, HELD, LIVE, NEXT, RESUME, RESUME_OR_START, SEEN_ABSENT, SEEN_FROZEN,
+    SEEN_LIVE, Story, UNSEEN, asleep, blank, effected, failed, operation, refused, unknown,
+};
+
+const FROZEN_NOW: Phase = Phase::Suspended(Depth::Freeze);
+const STOPPED_NOW: Phase = Phase::Suspended(Depth::Stop);
+
+/// Up to the create itself.
+fn creating() -> Story {
+    Story::of(blank(), Verb::Create)
+        .then("pin", Event::Pinned("sha256:1".to_owned()))
+        .records("record_intent")
+}
+
+fn lost() -> Compute {
+    Compute::Absent
+}
+
+/// From the call that starts compute anew to Ready.
+fn starts_anew(story: Story) -> Ended {
+    story
+        .then("start", effected(LIVE))
+        .then("attach", Event::Attached)
+        .then("start_main", Event::Done)
+        .ends(Phase::Ready)
+}
+
+#[test]
+fn a_create_pins_its_image_and_starts_its_main_process() {
+    let ended = creating()
+        .then("create", effected(LIVE))
+        .then("attach", Event::Attached)
+        .then("start_main", Event::DoneWith("no such program".to_owned()))
+        .ends(Phase::Ready)
+        .achieves(Achieved::Done);
+    assert_eq!(ended.remarks(), ["no such program"]);
+    assert_eq!(ended.sandbox.spec.image_digest.as_deref(), Some("sha256:1"));
+    let mut without = blank();
+    without.spec.main.clear();
+    Story::of(without, Verb::Create)
+        .then("pin", Event::Pinned(String::new()))
+        .records("record_intent")
+        .then("create", effected(LIVE))
+        .then("attach", Event::Attached)
+        .ends(Phase::Ready);
+}
+
+#[test]
+fn a_create_that_leaves_nothing_is_a_tombstone() {
+    for event in [refused(), unknown()] {
+        let unusable = Story::of(blank(), Verb::Create)
+            .then("pin", event)
+            .ends(Phase::Tombstone);
+        assert_eq!(unusable.rows.debts, []);
+    }
+    // Its effect may have made storage: that is owed.
+    let refused = creating().then("create", refused()).ends(Phase::Tombstone);
+    assert_eq!(refused.rows.debts[0].kind, DebtKind::Storage);
+    let never = |event: fn() -> Event| {
+        let mut story = creating();
+        for _ in 0..4 {
+            story = story.then("create", event()).then("observe", SEEN_ABSENT);
+        }
+        let ended = story
+            .late()
+            .then("create", event())
+            .then("observe", SEEN_ABSENT)
+            .ends(Phase::Tombstone)
+            .because(Reason::StartFailed);
+        format!("{:?}", ended.op.outcome)
+    };
+    assert!(never(unknown).contains("no answer"));
+    assert!(never(|| effected(Compute::Absent)).contains("ended before"));
+    creating()
+        .then("create", effected(LIVE))
+        .then("attach", Event::ComputeGone)
+        .then("observe", SEEN_ABSENT)
+        .ends(Phase::Tombstone);
+}
+
+/// Whoever waited for a sandbox that never was is told; a delete has what it wanted.
+#[test]
+fn nothing_begins_on_a_tombstone() {
+    for (verb, succeeds) in [(DELETE, true), (Verb::Start, false)] {
+        let mut story = Story::of(blank(), Verb::Create);
+        story.sandbox.waiting = Some(operation(&story.sandbox, NEXT, verb));
+        let ended = story.then("pin", refused()).ends(Phase::Tombstone);
+        let waited = &ended.rows.ended[1];
+        let outcome = format!("{:?}", waited.outcome);
+        assert_eq!(
+            (waited.id, outcome.contains("Succeeded")),
+            (NEXT, succeeds),
+            "{outcome}"
+        );
+    }
+}
+
+#[test]
+fn storage_is_started_anew() {
+    for verb in [RESUME, Verb::Start] {
+        let story = Story::of(asleep(Depth::Stop), verb);
+        let ended = starts_anew(story).achieves(Achieved::Storage);
+        assert_eq!(
+            (ended.sandbox.retained, ended.sandbox.desired),
+            (None, Desired::Running)
+        );
+    }
+}
+
+#[test]
+fn memory_comes_back_with_its_hook() {
+    let mut frozen = asleep(Depth::Freeze);
+    frozen.config.policy.post_resume_hook = vec!["hook".to_owned()];
+    let hook = |event| {
+        Story::of(frozen.clone(), RESUME)
+            .then("resume_freeze", effected(LIVE))
+            .then("attach", Event::Attached)
+            .then("lift_quiesce", Event::Done)
+            .then("hook", event)
+            .ends(Phase::Ready)
+            .achieves(Achieved::Memory)
+            .remarks()
+    };
+    assert_eq!(hook(Event::Done), [""; 0]);
+    assert_eq!(
+        hook(Event::DoneWith("it ended with 1".to_owned())),
+        ["it ended with 1"]
+    );
+    assert_eq!(hook(refused()), ["refused"]);
+    assert_eq!(hook(unknown()), ["no answer"]);
+    assert_eq!(hook(Event::Unreachable), ["its supervisor did not answer"]);
+}
+
+#[test]
+fn memory_that_cannot_be_thawed_is_kept_or_given_up() {
+    let ended = Story::of(asleep(Depth::Freeze), RESUME)
+        .then("resume_freeze", refused())
+        .then("observe", SEEN_FROZEN)
+        .ends(FROZEN_NOW)
+        .because(Reason::RestoreFailed);
+    let retained = ended.sandbox.retained.unwrap();
+    assert_eq!(retained.status, RetainedStatus::Available);
+    assert_eq!(retained.generation, ended.sandbox.generation);
+    let story = Story::of(asleep(Depth::Freeze), RESUME_OR_START)
+        .then("resume_freeze", refused())
+        .then("observe", SEEN_FROZEN)
+        .records("record_give_up_memory");
+    assert_eq!(story.sandbox.secret, None);
+    let story = story
+        .then("suspend_stop", effected(Compute::Absent))
+        .records("record_intent");
+    starts_anew(story).achieves(Achieved::Storage);
+    // Lost answers are asked for again, as long as it is seen frozen.
+    Story::of(asleep(Depth::Freeze), RESUME)
+        .then("resume_freeze", unknown())
+        .then("observe", SEEN_FROZEN)
+        .then("resume_freeze", effected(LIVE))
+        .then("attach", Event::Attached);
+}
+
+#[test]
+fn memory_that_is_gone_is_lost_or_fallen_back_from() {
+    let ended = Story::of(asleep(Depth::Freeze), RESUME)
+        .then("resume_freeze", refused())
+        .then("observe", SEEN_ABSENT)
+        .ends(STOPPED_NOW)
+        .because(Reason::RetainedLost);
+    assert_eq!(ended.sandbox.retained.unwrap().lost, Some(Depth::Freeze));
+    let story = Story::of(asleep(Depth::Freeze), RESUME_OR_START)
+        .then("resume_freeze", refused())
+        .then("observe", SEEN_ABSENT)
+        .records("record_fallback");
+    starts_anew(story).achieves(Achieved::Storage);
+    let checkpoint =
+        |verb| Story::of(asleep(Depth::Checkpoint), verb).then("resume_checkpoint", refused());
+    let kept = checkpoint(RESUME).ends(Phase::Suspended(Depth::Checkpoint));
+    kept.because(Reason::RestoreFailed);
+    starts_anew(checkpoint(RESUME_OR_START).records("record_fallback"));
+}
+
+#[test]
+fn memory_that_must_not_be_used_is_ended_first() {
+    let mut stale = asleep(Depth::Freeze);
+    stale.generation = stale.generation.next();
+    let story = Story::of(stale, RESUME_OR_START)
+        .then("suspend_stop", effected(Compute::Absent))
+        .records("record_intent");
+    starts_anew(story).achieves(Achieved::Storage);
+    // What is lost is not there; should it be seen, it goes.
+    let mut lost_memory = asleep(Depth::Freeze);
+    lost_memory.compute = lost();
+    lost_memory.retained.as_mut().unwrap().lost = Some(Depth::Freeze);
+    let seen = |event| Story::of(lost_memory.clone(), RESUME_OR_START).then("observe", event);
+    seen(SEEN_FROZEN)
+        .records("record_intent")
+        .then("suspend_stop", unknown());
+    starts_anew(seen(SEEN_ABSENT).records("record_intent"));
+    let mut storage = asleep(Depth::Stop);
+    storage.retained.as_mut().unwrap().lost = Some(Depth::Checkpoint);
+    starts_anew(Story::of(storage, RESUME_OR_START));
+}
+
+#[test]
+fn a_start_discards_memory_on_purpose() {
+    let story = Story::of(asleep(Depth::Freeze), Verb::Start);
+    assert_eq!(
+        story.sandbox.retained.as_ref().unwrap().status,
+        RetainedStatus::Discarding
+    );
+    let failing = story
+        .then("suspend_stop", effected(Compute::Absent))
+        .records("record_intent")
+        .then("start", refused())
+        .ends(STOPPED_NOW)
+        .because(Reason::StartFailed);
+    assert_eq!(
+        failing.sandbox.retained.unwrap().lost,
+        None,
+        "nothing that was promised is missed"
+    );
+    let mut stubborn = Story::of(asleep(Depth::Freeze), Verb::Start)
+        .then("suspend_stop", effected(LIVE))
+        .then("observe", SEEN_LIVE);
+    for _ in 0..3 {
+        stubborn = stubborn
+            .then("suspend_stop", refused())
+            .then("observe", SEEN_LIVE);
+    }
+    stubborn
+        .late()
+        .then("suspend_stop", refused())
+        .then("observe", SEEN_LIVE)
+        .ends(Phase::Failed)
+        .because(Reason::StopFailed);
+}
+
+#[test]
+fn out_of_failed_what_is_there_decides() {
+    let seen = |event| {
+        Story::of(failed(Reason::AttachTimeout, Compute::Unknown), RESUME).then("observe", event)
+    };
+    let live = seen(SEEN_LIVE)
+        .records("record_intent")
+        .then("reattach", effected(LIVE))
+        .then("attach", Event::Attached)
+        .then("lift_quiesce", Event::Unreachable)
+        .ends(Phase::Ready);
+    live.achieves(Achieved::Memory);
+    seen(SEEN_FROZEN)
+        .records("record_intent")
+        .then("resume_freeze", refused())
+        .then("observe", SEEN_FROZEN)
+        .ends(FROZEN_NOW);
+    starts_anew(seen(SEEN_ABSENT).records("record_intent")).achieves(Achieved::Storage);
+    seen(UNSEEN)
+        .ends(Phase::Failed)
+        .because(Reason::DriverTimeout);
+    seen(SEEN_LIVE)
+        .records("record_intent")
+        .then("reattach", refused())
+        .then("observe", SEEN_ABSENT)
+        .ends(STOPPED_NOW)
+        .because(Reason::ComputeLost);
+    let story = seen(SEEN_FROZEN)
+        .records("record_intent")
+        .then("resume_freeze", effected(Compute::Absent))
+        .then("observe", SEEN_ABSENT);
+    let gone = story.ends(STOPPED_NOW);
+    assert_eq!(
+        gone.sandbox.retained.unwrap().lost,
+        None,
+        "nothing was retained"
+    );
+    // Fallen back from with nothing retained to discard.
+    let story = Story::of(failed(Reason::AttachTimeout, LIVE), RESUME_OR_START)
+        .then("observe", SEEN_LIVE)
+        .records("record_intent")
+        .then("reattach", refused())
+        .then("observe", SEEN_ABSENT)
+        .records("record_fallback");
+    starts_anew(story);
+    let start = Story::of(failed(Reason::ComputeLost, Compute::Absent), Verb::Start)
+        .then("start", refused())
+        .ends(STOPPED_NOW);
+    start.because(Reason::StartFailed);
+}
+
+#[test]
+fn compute_that_does_not_attach_is_failed_and_live() {
+    let started = || Story::of(asleep(Depth::Stop), RESUME).then("start", effected(LIVE));
+    let silent = || started().then("attach", Event::AttachTimeout);
+    let ended = silent().then("observe", SEEN_LIVE).ends(Phase::Failed);
+    assert_eq!(ended.because(Reason::AttachTimeout).sandbox.compute, LIVE);
+    silent()
+        .then("observe", SEEN_FROZEN)
+        .ends(Phase::Failed)
+        .because(Reason::AttachTimeout);
+    // It has run: it is not started twice by one resume.
+    silent()
+        .then("observe", SEEN_ABSENT)
+        .ends(STOPPED_NOW)
+        .because(Reason::StartFailed);
+    // A lost answer is no reason not to let it in.
+    Story::of(asleep(Depth::Stop), RESUME)
+        .then("start", effected(FROZEN))
+        .then("observe", SEEN_ABSENT)
+        .then("start", unknown())
+        .then("observe", SEEN_LIVE)
+        .then("attach", Event::Attached);
+}
+
+#[test]
+fn after_a_crash_it_goes_on_from_the_recorded_step() {
+    Story::of(blank(), Verb::Create)
+        .crash()
+        .then("pin", refused());
+    creating()
+        .crash()
+        .then("observe", SEEN_LIVE)
+        .then("attach", Event::Attached);
+    Story::of(failed(Reason::ComputeLost, LIVE), RESUME)
+        .crash()
+        .then("observe", SEEN_LIVE);
+    let story = Story::of(asleep(Depth::Freeze), RESUME).crash();
+    assert_eq!(
+        *story.action(),
+        Action::Observe {
+            after: Some(EffectKind::Resume(Depth::Freeze)),
+            look: Look::First,
+        }
+    );
+}
+
+/// The disk's generation rises before any compute may write, and an incarnation is never reused.
+#[test]
+fn each_life_has_its_own_numbers() {
+    let before = asleep(Depth::Stop);
+    let ended = starts_anew(Story::of(before.clone(), RESUME));
+    let numbers = |sandbox: &Sandbox| (sandbox.issued, sandbox.generation);
+    assert_eq!(
+        numbers(&ended.sandbox),
+        (HELD.next(), before.generation.next())
+    );
+    let story = Story::of(asleep(Depth::Freeze), RESUME_OR_START)
+        .then("resume_freeze", refused())
+        .then("observe", SEEN_ABSENT);
+    assert_eq!(*story.action(), Action::Record(Recording::FallBack));
+    let story = story.records("record_fallback");
+    assert_eq!(
+        numbers(&story.sandbox),
+        (HELD.next().next(), DiskGeneration(2))
+    );
+}
