@@ -27,9 +27,10 @@ pub(crate) async fn main_lives(stage: &Stage, ledger: &Ledger) -> bool {
     let epoch = ledger.steady();
     let client = &stage.client;
     let asked = async {
-        let processes = client.processes(ledger.id.as_str()).await?;
+        // First: a list is answered while it sleeps too, and says what ran before.
         let command = client.command(ledger.id.as_str(), ["/bin/sh", "-c", ASK]);
-        Ok::<_, Error>((processes, command.run().await?))
+        let ran = command.run().await?;
+        Ok::<_, Error>((client.processes(ledger.id.as_str()).await?, ran))
     };
     let (processes, ran) = match asked.await {
         Ok(asked) => asked,
