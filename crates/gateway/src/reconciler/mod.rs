@@ -11,6 +11,7 @@
 //! | `expect` | what a supervisor must prove, as the record says |
 //! | [`recovery`] | after a restart: observe, and go on from the recorded step |
 //! | [`housekeeping`] | lost compute, debts, deletes that failed, old rows |
+//! | `idle` | the suspend that idleness asks for |
 //! | [`processes`] | what is learnt of processes, and its way into the store |
 //! | `settle` | looking until what is unknown is settled, and the time between tries |
 //! | [`stock`] | what is on the backends, held against the records |
@@ -18,6 +19,7 @@
 
 mod expect;
 pub mod housekeeping;
+mod idle;
 pub mod owner;
 mod perform;
 pub mod processes;

@@ -10,7 +10,7 @@ use overwinter_driver::{
     Agent, AgentError, ComputeSpec, Driver, DriverError, EffectContext, PinnedImage,
 };
 use overwinter_lifecycle::ids::{Incarnation, SandboxId};
-use overwinter_lifecycle::operation::{EffectKind, Operation};
+use overwinter_lifecycle::operation::{EffectKind, Operation, Verb};
 use overwinter_lifecycle::record::Sandbox;
 use overwinter_lifecycle::steps::{Action, Event, Observed};
 use overwinter_lifecycle::{Fault, Reason};
@@ -122,6 +122,12 @@ impl Reconciler {
         // supervisor's own gate refuses it.
         let entered = Duration::from_millis(op.deadlines.agent_ms);
         let _ = self.ports.within(entered, slot.close_gate()).await;
+        if matches!(op.verb, Verb::Suspend { idle: true, .. }) && self.is_used(sandbox.id) {
+            return Event::Refused(Fault::new(
+                Reason::NotIdle,
+                "it was used just as it was to be put to sleep",
+            ));
+        }
         let policy = &sandbox.config.policy;
         let hook = policy.pre_suspend_hook.clone();
         let hook_time = Duration::from_millis(policy.hook_timeout_ms);
