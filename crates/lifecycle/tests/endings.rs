@@ -5,15 +5,17 @@
 mod support;
 
 use overwinter_lifecycle::ids::{EffectKey, Fence, Millis, Serial};
-use overwinter_lifecycle::operation::{Achieved, Verb};
-use overwinter_lifecycle::record::{Compute, Debt, DebtKind, Desired, DriverReference, Sandbox};
+use overwinter_lifecycle::operation::{Achieved, Outcome, Step, Verb};
+use overwinter_lifecycle::record::{
+    Compute, Debt, DebtKind, Desired, DriverReference, Retained, RetainedStatus, Sandbox,
+};
 use overwinter_lifecycle::recording::{
     Asleep, Ending, Memory, ProcessesEnded, Recording, Rows, record,
 };
 use overwinter_lifecycle::{Depth, Fault, Phase, Reason};
 use support::{
     DELETE, FREEZE, FROZEN, LIVE, OP, RESUME, RESUME_OR_START, STOP, Story, asleep, blank, failed,
-    ready, room,
+    ready, room, suspend,
 };
 
 /// What a stop leaves.
@@ -53,6 +55,98 @@ fn end(mut sandbox: Sandbox, ending: Ending) -> (Sandbox, Rows) {
 /// An operation of `verb` on `sandbox` that ends as soon as it has begun.
 fn ended(sandbox: Sandbox, verb: Verb, ending: Ending) -> (Sandbox, Rows) {
     end(Story::of(sandbox, verb).sandbox, ending)
+}
+
+/// Whichever way: the ledger learns what became of the effect, the history of the operation, and a
+/// failure says whose it was.
+#[test]
+fn an_end_closes_its_operation_and_settles_its_effect() {
+    let ready = Ending::Ready {
+        compute: LIVE,
+        achieved: Achieved::Memory,
+        remarks: vec!["said".to_owned()],
+        secret: None,
+    };
+    let failed = Ending::Failed {
+        fault: fault(),
+        compute: Compute::Unknown,
+    };
+    let never = Ending::NeverWas {
+        fault: fault(),
+        debts: Vec::new(),
+    };
+    let deleted = Ending::Deleted {
+        remarks: vec!["said".to_owned()],
+    };
+    let done = |achieved, remarks: &[&str]| Outcome::Succeeded {
+        achieved,
+        remarks: remarks.iter().copied().map(str::to_owned).collect(),
+    };
+    let fails = || Outcome::Failed(fault());
+    let interrupted = Fault::new(Reason::Interrupted, "a delete took over");
+    let (asleep_now, turned) = (Ending::Suspended(stopped()), Outcome::TurnedBack(None));
+    for (ending, word, outcome, leaves_failure) in [
+        (ready, "done", done(Achieved::Memory, &["said"]), false),
+        (asleep_now, "done", done(Achieved::Done, &[]), false),
+        (Ending::Aborted(fault()), "aborted", fails(), false),
+        (Ending::TurnedBack, "turned back", turned, false),
+        (still(Memory::Lost), "failed", fails(), true),
+        (failed, "failed", fails(), true),
+        (never, "absent", fails(), true),
+        (deleted, "done", done(Achieved::Done, &["said"]), false),
+        (Ending::NotDeleted(fault()), "failed", fails(), true),
+        // The delete settles it by removing.
+        (Ending::Interrupted, "", Outcome::Failed(interrupted), false),
+    ] {
+        let case = format!("{ending:?}");
+        let mut story = Story::of(asleep(Depth::Freeze), RESUME);
+        let key = story.op().intent_key().unwrap();
+        let (sandbox, rows) = end(story.sandbox, ending);
+        let settled: Vec<_> = (!word.is_empty())
+            .then_some((key, word))
+            .into_iter()
+            .collect();
+        assert_eq!(rows.settled, settled, "{case}");
+        let [op] = &rows.ended[..] else {
+            panic!("{case}: {rows:?}");
+        };
+        assert_eq!((op.id, op.step), (OP, Step::Ended), "{case}");
+        assert_eq!(op.ended_at, Some(Millis(1)), "{case}");
+        assert_eq!(op.outcome, Some(outcome), "{case}");
+        assert!(sandbox.running.is_none(), "{case}");
+        let of = sandbox.failure.and_then(|failure| failure.operation);
+        assert_eq!(of, leaves_failure.then_some(OP), "{case}");
+    }
+}
+
+/// It is all that a resume will be given.
+#[test]
+fn what_a_suspension_left_is_kept_as_the_driver_wrote_it() {
+    let reference = DriverReference {
+        driver: "sim".to_owned(),
+        format: 3,
+        location: "there".to_owned(),
+        data: vec![1, 2],
+    };
+    let slept = Ending::Suspended(Asleep {
+        depth: Depth::Checkpoint,
+        reference: reference.clone(),
+        size_bytes: 70,
+        ..stopped()
+    });
+    let (sandbox, _) = ended(ready(), suspend(Depth::Checkpoint), slept);
+    let expected = Retained {
+        depth: Depth::Checkpoint,
+        status: RetainedStatus::Available,
+        reference,
+        generation: sandbox.generation,
+        size_bytes: 70,
+        since: Millis(1),
+        expires_at: None,
+        lost: None,
+        quiesced: false,
+    };
+    assert_eq!(sandbox.retained, Some(expected));
 }
 
 /// What nobody has told of processes is told by the end of what ran beside them.

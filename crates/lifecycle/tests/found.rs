@@ -121,6 +121,16 @@ fn what_a_stop_leaves_behind_is_removed_before_a_start() {
         leftovers: vec![leftover.clone()],
         remarks: Vec::new(),
     };
+    // What cannot write to it keeps nothing from starting.
+    let harmless = Effected {
+        leftovers: vec![Debt {
+            kind: DebtKind::Artifact,
+            ..leftover.clone()
+        }],
+        ..effected.clone()
+    };
+    let starts = next(&sandbox, &op, call.clone(), Event::Effected(harmless));
+    assert_eq!(starts.name(), "record_intent");
     let next = next(&sandbox, &op, call, Event::Effected(effected));
     let Action::Record(end @ Recording::End(Ending::StillSuspended { .. })) = next else {
         panic!("{next:?}");

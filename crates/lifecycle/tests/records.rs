@@ -6,15 +6,16 @@ mod support;
 
 use overwinter_lifecycle::begin::{Begun, begin};
 use overwinter_lifecycle::capacity::{Limits, Usage};
-use overwinter_lifecycle::ids::{Fence, Incarnation, Millis};
+use overwinter_lifecycle::ids::{Fence, Incarnation, Millis, Serial};
 use overwinter_lifecycle::loss::{record_loss, record_main_exit};
-use overwinter_lifecycle::operation::{Achieved, Outcome, Verb};
-use overwinter_lifecycle::record::{Compute, Desired, MainExit, Sandbox};
-use overwinter_lifecycle::recording::{NotRunning, Recorded, Recording, record};
-use overwinter_lifecycle::{Depth, Phase, Reason};
+use overwinter_lifecycle::operation::{Achieved, EffectKind, Outcome, Verb};
+use overwinter_lifecycle::record::{Compute, Desired, DriverReference, MainExit, Sandbox};
+use overwinter_lifecycle::recording::{Ending, NotRunning, Recorded, Recording, record};
+use overwinter_lifecycle::steps::Event;
+use overwinter_lifecycle::{Depth, Fault, Phase, Reason};
 use support::{
-    FREEZE, FROZEN, HELD, LIVE, NEXT, OP, RESUME, STOP, Story, asleep, blank, failed, operation,
-    ready, room, suspend, why_not, why_not_within,
+    FREEZE, FROZEN, HELD, LATER, LIVE, NEXT, OP, RESUME, RESUME_OR_START, STOP, Story, asleep,
+    blank, failed, operation, ready, room, suspend, why_not, why_not_within,
 };
 
 #[test]
@@ -186,9 +187,19 @@ fn memory_that_was_promised_is_lost_and_running_compute_has_failed() {
         assert_eq!(changed, sandbox != before);
         changed.then_some(sandbox)
     };
-    let frozen = lose(asleep(Depth::Freeze), Compute::Absent, HELD).unwrap();
+    let mut thawable = asleep(Depth::Freeze);
+    thawable.retained.as_mut().unwrap().reference.data = vec![1];
+    let frozen = lose(thawable, Compute::Absent, HELD).unwrap();
     assert_eq!(frozen.phase(), Phase::Suspended(Depth::Stop));
-    assert_eq!(frozen.retained.unwrap().lost, Some(Depth::Freeze));
+    assert_eq!(frozen.desired, Desired::Suspended(Depth::Stop));
+    assert_eq!(frozen.updated_at, Millis(5));
+    let retained = frozen.retained.unwrap();
+    assert_eq!(retained.lost, Some(Depth::Freeze));
+    assert_eq!(
+        retained.reference,
+        DriverReference::default(),
+        "of what is gone"
+    );
     let running = lose(ready(), Compute::Absent, HELD).unwrap();
     assert_eq!(
         (running.phase(), running.compute),
@@ -244,6 +255,63 @@ fn only_the_operation_that_runs_may_write() {
         NotRunning.to_string(),
         "the operation does not run any more"
     );
+}
+
+/// A key names one effect for ever: what an operation goes on to is another, under the next serial,
+/// and the ledger learns what became of the one before.
+#[test]
+fn each_effect_has_a_key_of_its_own() {
+    let intent = |effect| Recording::Intent {
+        effect,
+        pinned: None,
+        quiesced: false,
+    };
+    let reattach = Recording::Reattach(Fault::new(Reason::SuspendAborted, "undone"));
+    let stop = EffectKind::Suspend(Depth::Stop);
+    let freeze = EffectKind::Suspend(Depth::Freeze);
+    let thawing = Story::of(asleep(Depth::Freeze), RESUME_OR_START);
+    for (mut story, steps) in [
+        (
+            thawing.clone(),
+            [
+                (Recording::GiveUpMemory, stop, "restore failed"),
+                (intent(EffectKind::Start), EffectKind::Start, "settled"),
+            ],
+        ),
+        (
+            thawing,
+            [
+                (Recording::FallBack, EffectKind::Start, "restore failed"),
+                (intent(EffectKind::Start), EffectKind::Start, "settled"),
+            ],
+        ),
+        (
+            Story::of(ready(), FREEZE)
+                .then("prepare", Event::Done)
+                .then("quiesce", Event::Done)
+                .records("record_intent"),
+            [
+                (reattach, EffectKind::Reattach, "did not happen"),
+                (intent(freeze), freeze, "settled"),
+            ],
+        ),
+    ] {
+        let mut key = story.op().intent_key().unwrap();
+        assert_eq!((key.fence, key.serial), (Fence(2), Serial(1)));
+        assert_eq!(story.op().began_at, Some(Millis(0)));
+        for (recording, effect, word) in steps {
+            let (recorded, rows) = story.write(recording);
+            assert_eq!(rows.settled, [(key, word)]);
+            key.serial = key.serial.next();
+            assert_eq!(recorded, Recorded::Done(Some(key)));
+            assert_eq!(rows.intents, [(key, effect)]);
+            assert_eq!(story.op().intent_key(), Some(key));
+            assert_eq!(story.sandbox.updated_at, LATER);
+        }
+        let interrupted = Recording::End(Ending::Interrupted);
+        let (_, rows) = story.write(interrupted);
+        assert_eq!(rows.settled, [], "the delete settles it by removing");
+    }
 }
 
 #[test]

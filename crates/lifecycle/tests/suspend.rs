@@ -5,9 +5,9 @@
 mod support;
 
 use overwinter_lifecycle::operation::{Achieved, EffectKind, Outcome, Stopping};
-use overwinter_lifecycle::record::{Compute, Desired};
+use overwinter_lifecycle::record::{Compute, Debt, DebtKind, Desired, DriverReference};
 use overwinter_lifecycle::recording::Recorded;
-use overwinter_lifecycle::steps::Event;
+use overwinter_lifecycle::steps::{Effected, Event};
 use overwinter_lifecycle::{Depth, Phase, Reason};
 use support::{
     DELETE, FREEZE, FROZEN, LIVE, NEXT, RESUME, SEEN_ABSENT, SEEN_FROZEN, SEEN_LIVE, STOP, Story,
@@ -71,6 +71,36 @@ fn it_goes_to_sleep_at_each_depth() {
         .then("suspend_checkpoint", effected(Compute::Absent))
         .ends(Phase::Suspended(Depth::Checkpoint));
     checkpoint.achieves(Achieved::Done);
+}
+
+#[test]
+fn what_the_driver_tells_of_it_is_kept() {
+    let key = stopping().op().intent_key().unwrap();
+    let left = Debt {
+        key,
+        kind: DebtKind::Artifact,
+        reference: "older".to_owned(),
+    };
+    let told = Effected {
+        compute: Compute::Absent,
+        reference: DriverReference {
+            driver: "sim".to_owned(),
+            ..DriverReference::default()
+        },
+        size_bytes: 70,
+        leftovers: vec![left.clone()],
+        remarks: vec!["it took long".to_owned()],
+    };
+    let ended = stopping()
+        .then("suspend_stop", Event::Effected(told))
+        .ends(STOPPED_NOW);
+    assert_eq!(ended.rows.debts, [left]);
+    assert_eq!(ended.remarks(), ["it took long"]);
+    let retained = ended.sandbox.retained.unwrap();
+    assert_eq!(
+        (retained.reference.driver.as_str(), retained.size_bytes),
+        ("sim", 70)
+    );
 }
 
 #[test]
@@ -368,6 +398,16 @@ fn after_a_crash_it_goes_on_from_the_recorded_step() {
         .crash()
         .then("observe", SEEN_LIVE)
         .then("terminate", Event::Done);
+    // This owner has asked them, and got no answer: the driver ends what is left.
+    Story::of(ready(), STOP)
+        .then("prepare", Event::Done)
+        .then("quiesce", Event::Done)
+        .records("record_intent")
+        .then("terminate", Event::Unreachable)
+        .then("suspend_stop", unknown())
+        .then("observe", SEEN_LIVE)
+        .then("suspend_stop", effected(Compute::Absent))
+        .ends(STOPPED_NOW);
     stopping()
         .crash()
         .then("suspend_stop", effected(Compute::Absent))

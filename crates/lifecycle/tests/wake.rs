@@ -50,6 +50,8 @@ fn a_create_pins_its_image_and_starts_its_main_process() {
     assert_eq!(ended.sandbox.spec.image_digest.as_deref(), Some("sha256:1"));
     let mut without = blank();
     without.spec.main.clear();
+    // Nothing is resumed: its hook has nothing to do.
+    without.config.policy.post_resume_hook = vec!["hook".to_owned()];
     Story::of(without, Verb::Create)
         .then("pin", Event::Pinned(String::new()))
         .records("record_intent")
@@ -208,6 +210,13 @@ fn memory_that_must_not_be_used_is_ended_first() {
         .records("record_intent")
         .then("suspend_stop", unknown());
     starts_anew(seen(SEEN_ABSENT).records("record_intent"));
+    // One operation falls back once.
+    seen(SEEN_LIVE)
+        .records("record_intent")
+        .then("reattach", refused())
+        .then("observe", SEEN_ABSENT)
+        .ends(STOPPED_NOW)
+        .because(Reason::RetainedLost);
     let mut storage = asleep(Depth::Stop);
     storage.retained.as_mut().unwrap().lost = Some(Depth::Checkpoint);
     starts_anew(Story::of(storage, RESUME_OR_START));
@@ -362,5 +371,30 @@ fn each_life_has_its_own_numbers() {
     assert_eq!(
         numbers(&story.sandbox),
         (HELD.next().next(), DiskGeneration(2))
+    );
+}
+
+/// From its intent on: what it makes has never attached, and must not be let in by what is known of
+/// the life before. What keeps its memory has to prove itself by it.
+#[test]
+fn what_is_started_anew_is_not_known_by_the_secret_of_before() {
+    let before = asleep(Depth::Freeze).secret;
+    assert!(before.is_some());
+    assert_eq!(Story::of(asleep(Depth::Stop), RESUME).sandbox.secret, None);
+    let ending = Story::of(asleep(Depth::Freeze), Verb::Start);
+    assert_eq!(ending.sandbox.secret, before, "it is still to be ended");
+    let starting = ending
+        .then("suspend_stop", effected(Compute::Absent))
+        .records("record_intent");
+    assert_eq!(starting.sandbox.secret, None);
+    let mut thawing = Story::of(asleep(Depth::Freeze), RESUME_OR_START);
+    assert_eq!((thawing.op().cold, thawing.sandbox.secret), (false, before));
+    let mut fallen_back = thawing
+        .then("resume_freeze", refused())
+        .then("observe", SEEN_ABSENT)
+        .records("record_fallback");
+    assert_eq!(
+        (fallen_back.op().cold, fallen_back.sandbox.secret),
+        (true, None)
     );
 }

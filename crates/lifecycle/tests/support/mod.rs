@@ -20,6 +20,8 @@ pub(crate) const LIVE: Compute = Compute::Live { held: HELD };
 pub(crate) const FROZEN: Compute = Compute::Frozen { held: HELD };
 pub(crate) const OP: OperationId = OperationId(Uuid::from_u128(1));
 pub(crate) const NEXT: OperationId = OperationId(Uuid::from_u128(2));
+/// When a story's steps are written; it begins at 0.
+pub(crate) const LATER: Millis = Millis(1);
 pub(crate) const SEEN_LIVE: Event = Event::Observed(Observed::Live { held: HELD });
 pub(crate) const SEEN_FROZEN: Event = Event::Observed(Observed::Frozen { held: HELD });
 pub(crate) const SEEN_ABSENT: Event = Event::Observed(Observed::Absent);
@@ -155,6 +157,7 @@ pub(crate) fn why_not_within(
 }
 
 /// An operation from its beginning, one action at a time.
+#[derive(Clone)]
 pub(crate) struct Story {
     pub(crate) sandbox: Sandbox,
     action: Action,
@@ -209,7 +212,7 @@ impl Story {
     #[track_caller]
     pub(crate) fn records(mut self, name: &str) -> Self {
         assert_eq!(self.action.name(), name);
-        match self.write() {
+        match self.write_next() {
             (Recorded::Done(_), _) => self.hand(Event::Recorded),
             (Recorded::Stop(stopping), _) => self.hand(Event::Stopped(stopping)),
             (ended @ Recorded::Ended { .. }, _) => panic!("{ended:?}"),
@@ -217,7 +220,7 @@ impl Story {
         self
     }
 
-    fn write(&mut self) -> (Recorded, Rows) {
+    fn write_next(&mut self) -> (Recorded, Rows) {
         let Action::Record(mut recording) = self.action.clone() else {
             panic!("{:?} records nothing", self.action);
         };
@@ -225,8 +228,13 @@ impl Story {
         if let Recording::End(Ending::Ready { secret, .. }) = &mut recording {
             *secret = Some(SecretHash([2; 32]));
         }
+        self.write(recording)
+    }
+
+    /// Whatever its owner would do next.
+    pub(crate) fn write(&mut self, recording: Recording) -> (Recorded, Rows) {
         let writer = (self.op().id, self.op().fence);
-        record(&mut self.sandbox, writer, recording, room(), Millis(0)).unwrap()
+        record(&mut self.sandbox, writer, recording, room(), LATER).unwrap()
     }
 
     /// The operation's time is up: nothing is tried again from here on.
@@ -258,7 +266,7 @@ impl Story {
     pub(crate) fn ends(mut self, phase: Phase) -> Ended {
         assert_eq!(self.action.name(), "record_end", "{:?}", self.action);
         let id = self.op().id;
-        let (recorded, rows) = self.write();
+        let (recorded, rows) = self.write_next();
         assert!(matches!(recorded, Recorded::Ended { .. }), "{recorded:?}");
         assert_eq!(self.sandbox.phase(), phase);
         let op = rows.ended.iter().find(|op| op.id == id).unwrap().clone();
