@@ -99,9 +99,9 @@ impl Actor {
         match sandbox.phase() {
             Phase::Ready => self.use_it(at, ledger).await,
             Phase::Suspended => self.wake(at, ledger, before, &sandbox).await,
-            Phase::Failed => match self.chance.random_range(0..10) {
+            Phase::Failed => match self.chance.random_range(0..40) {
                 0 => self.delete(at, ledger).await,
-                1..4 => self.start(ledger).await,
+                1..12 => self.start(ledger).await,
                 _ => self.resume(ledger, None, false).await,
             },
             // On its way somewhere.
@@ -126,20 +126,20 @@ impl Actor {
 
     async fn use_it(&mut self, at: usize, ledger: &Arc<Ledger>) {
         let stage = Arc::clone(&self.stage);
-        match self.chance.random_range(0..100) {
-            0..22 => contents::write(&stage, ledger, self.index, &mut self.chance).await,
-            22..42 => contents::read(&stage, ledger, self.index, &mut self.chance).await,
-            42..46 => contents::remove(&stage, ledger, self.index, &mut self.chance).await,
-            46..62 => {
+        match self.chance.random_range(0..400) {
+            0..88 => contents::write(&stage, ledger, self.index, &mut self.chance).await,
+            88..168 => contents::read(&stage, ledger, self.index).await,
+            168..184 => contents::remove(&stage, ledger, self.index, &mut self.chance).await,
+            184..248 => {
                 life::main_lives(&stage, ledger).await;
             }
-            62..70 => life::left_running(&stage, ledger, self.index).await,
-            70..76 => life::follow(&stage, ledger).await,
-            76..86 => self.suspend(ledger, Depth::Freeze).await,
-            86..94 => self.suspend(ledger, Depth::Stop).await,
-            94..96 => self.update(ledger).await,
-            96..98 => self.resume(ledger, None, false).await,
-            98 => self.start(ledger).await,
+            248..280 => life::left_running(&stage, ledger, self.index).await,
+            280..304 => life::follow(&stage, ledger).await,
+            304..344 => self.suspend(ledger, Depth::Freeze).await,
+            344..376 => self.suspend(ledger, Depth::Stop).await,
+            376..384 => self.update(ledger).await,
+            384..392 => self.resume(ledger, None, false).await,
+            392..399 => self.start(ledger).await,
             _ => self.delete(at, ledger).await,
         }
     }
@@ -157,7 +157,7 @@ impl Actor {
             65..75 => self.resume(ledger, None, true).await,
             75..85 => self.suspend(ledger, Depth::Stop).await,
             85..93 => self.start(ledger).await,
-            93..97 => {
+            93..99 => {
                 life::main_lives(&self.stage, ledger).await;
             }
             _ => self.delete(at, ledger).await,
@@ -166,11 +166,11 @@ impl Actor {
 
     /// Something is under way: any verb may come.
     async fn interfere(&mut self, at: usize, ledger: &Arc<Ledger>) {
-        match self.chance.random_range(0..100) {
-            0..25 => self.resume(ledger, None, false).await,
-            25..40 => self.suspend(ledger, Depth::Freeze).await,
-            40..50 => self.suspend(ledger, Depth::Stop).await,
-            50..52 => self.delete(at, ledger).await,
+        match self.chance.random_range(0..200) {
+            0..50 => self.resume(ledger, None, false).await,
+            50..80 => self.suspend(ledger, Depth::Freeze).await,
+            80..100 => self.suspend(ledger, Depth::Stop).await,
+            100 => self.delete(at, ledger).await,
             // Waits for whatever it is, as a call that needs it awake does.
             _ => {
                 life::main_lives(&self.stage, ledger).await;

@@ -66,12 +66,13 @@ pub(crate) async fn remove(stage: &Stage, ledger: &Ledger, client: usize, chance
     }
 }
 
-/// Reads one of its files back.
-pub(crate) async fn read(stage: &Stage, ledger: &Ledger, client: usize, chance: &mut StdRng) {
-    let path = some(client, chance);
+/// Reads its files back, until one cannot be read.
+pub(crate) async fn read(stage: &Stage, ledger: &Ledger, client: usize) {
     let drawer = ledger.drawers[client].lock().await;
-    if drawer.files.contains_key(&path) {
-        compare(stage, ledger, &drawer, &path).await;
+    for path in drawer.files.keys() {
+        if !compare(stage, ledger, &drawer, path).await {
+            return;
+        }
     }
 }
 
