@@ -167,9 +167,8 @@ impl Fault {
                 !matches!(class, Class::Attach)
             }
             Self::Crash(CrashPoint::AfterEffect) => matches!(class, Class::Effect),
-            Self::DelayReply(_) | Self::LoseReply | Self::ActLate { .. } => {
-                matches!(class, Class::Effect)
-            }
+            Self::DelayReply(_) => matches!(class, Class::Effect | Class::Observation),
+            Self::LoseReply | Self::ActLate { .. } => matches!(class, Class::Effect),
             Self::LockHeld(_) => matches!(class, Class::Effect | Class::Recovery),
             Self::Empty => matches!(class, Class::Observation | Class::Listing),
             Self::Stale | Self::InTransition => matches!(class, Class::Observation),

@@ -125,7 +125,11 @@ impl Reconciler {
         let sandbox = match self.store.get(id).await {
             Ok(Some(sandbox)) => sandbox,
             Ok(None) => return,
-            Err(error) => return tracing::error!(sandbox = %id, %error, "cannot be read"),
+            Err(error) => {
+                tracing::error!(sandbox = %id, %error, "cannot be read");
+                self.owners().unseen.insert(id);
+                return;
+            }
         };
         if sandbox.running.is_some() {
             return self.leave_to_coming_owner(id);
@@ -180,8 +184,19 @@ impl Reconciler {
                     self.hub.remove(id);
                 }
             }
-            Ok(None) => {}
-            Err(error) => tracing::error!(sandbox = %id, %error, "a loss was not recorded"),
+            // An operation that has begun since may end as it began, without a look of its own.
+            Ok(None) if self.leave_to_owner(id) => {}
+            Ok(None) => {
+                let now = self.store.get(id).await.ok().flatten();
+                if now.is_some_and(|sandbox| sandbox.running.is_some()) {
+                    self.leave_to_coming_owner(id);
+                }
+            }
+            // No other hint of it will come.
+            Err(error) => {
+                tracing::error!(sandbox = %id, %error, "a loss was not recorded");
+                self.owners().unseen.insert(id);
+            }
         }
     }
 }

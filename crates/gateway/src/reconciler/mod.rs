@@ -127,7 +127,8 @@ struct Owners {
     at_work: HashMap<SandboxId, Missed>,
     /// Their compute has changed between an operation's commit and its owner's start.
     early: HashSet<SandboxId>,
-    /// Their driver could not tell what is there; looked at again in the next round.
+    /// Their driver could not tell what is there, or it could not be recorded; looked at again in the
+    /// next round.
     unseen: BTreeSet<SandboxId>,
 }
 

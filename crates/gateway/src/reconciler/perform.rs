@@ -186,10 +186,19 @@ impl Reconciler {
     async fn unquiesce(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
         // One that redials is told when it is there, or by the hub when it comes later still.
         let _ = self.reach(sandbox, slot).await;
-        match self
-            .ask(op, slot, |agent| async move { agent.unquiesce().await })
-            .await
+        let unquiesce = |agent: Arc<dyn Agent>| async move { agent.unquiesce().await };
+        let mut told = self.ask(op, slot, unquiesce).await;
+        if told.is_err()
+            && let Some(silent) = slot.session()
         {
+            // One that goes on quiesced refuses every call from here on. It dials again, and is told
+            // then.
+            silent.agent.hang_up();
+            let again = slot.next_session(sandbox.issued, silent.number);
+            let _ = self.ports.within(REDIAL_TIME, again).await;
+            told = self.ask(op, slot, unquiesce).await;
+        }
+        match told {
             Ok(()) => Event::Done,
             Err(event) => event,
         }

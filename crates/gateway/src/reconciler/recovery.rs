@@ -45,6 +45,9 @@ impl Reconciler {
                     overwinter_lifecycle::mutant::Mutant::RecoverNothing,
                 )
             {
+                // Nobody has told what became of its compute meanwhile, and an operation that ends as
+                // it began looks at nothing: it is looked at when its owner is done.
+                self.leave_to_coming_owner(sandbox.id);
                 self.own(sandbox);
             }
         }

@@ -320,4 +320,23 @@ impl Agent for SimAgent {
     async fn gone(&self) {
         self.connection.closed().await;
     }
+
+    /// It dials again with what it has.
+    fn hang_up(&self) {
+        if self.connection.is_closed() {
+            return;
+        }
+        self.connection.close();
+        let (world, guest, ended) = (
+            self.world.clone(),
+            self.guest.clone(),
+            self.connection.clone(),
+        );
+        self.guest.spawn(async move {
+            let newest = guest.connection();
+            if newest.is_none_or(|newest| Arc::ptr_eq(&newest, &ended)) {
+                world.present(&guest);
+            }
+        });
+    }
 }

@@ -17,8 +17,8 @@ use crate::error::DriverError;
 use crate::testkit::fault::{CallKind, CrashPoint, Fault, Late};
 use crate::testkit::spawn::spawn;
 use crate::types::{
-    Changed, ComputeSpec, Debt, Depth, Description, DriverReference, EffectContext, Effected,
-    Found, Observation, Observed, PinnedImage,
+    Changed, ComputeSpec, Debt, DebtKind, Depth, Description, DriverReference, EffectContext,
+    Effected, Found, Observation, Observed, PinnedImage,
 };
 
 /// One gateway's driver on a [`SimWorld`].
@@ -271,6 +271,9 @@ impl Driver for SimDriver {
         if let Some(cell) = self.world.known(sandbox) {
             discard(&self.world, &mut cell.state(), debt);
         }
+        if debt.kind == DebtKind::Compute {
+            self.world.discard_foreign(&debt.reference);
+        }
         Ok(())
     }
 
@@ -279,17 +282,21 @@ impl Driver for SimDriver {
         let Some(cell) = self.world.known(sandbox) else {
             return Ok(self.absent(self.world.config.presume_storage));
         };
-        let state = cell.state();
-        let mut now = self.world.observation(&state);
-        match fault {
-            Some(Fault::Stale) => return Ok(state.before.clone().unwrap_or(now)),
-            Some(Fault::Empty) => return Ok(self.absent(false)),
-            Some(Fault::InTransition) => now.observed = Observed::InTransition,
-            Some(_) | None => {}
-        }
+        let (mut now, before) = {
+            let state = cell.state();
+            (self.world.observation(&state), state.before.clone())
+        };
         // Who holds the lock is changing it.
         if cell.lock.try_lock().is_err() {
             now.observed = Observed::InTransition;
+        }
+        match fault {
+            Some(Fault::Stale) => return Ok(before.unwrap_or(now)),
+            Some(Fault::Empty) => return Ok(self.absent(false)),
+            Some(Fault::InTransition) => now.observed = Observed::InTransition,
+            // What it tells of is the moment before.
+            Some(Fault::DelayReply(time)) => self.world.config.clock.sleep(time).await,
+            Some(_) | None => {}
         }
         Ok(now)
     }

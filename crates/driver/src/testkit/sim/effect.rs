@@ -1,12 +1,13 @@
 //! What each effect does, all at once: waiting and losing is the driver's part.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use overwinter_lifecycle::ids::{EffectKey, Incarnation};
 
 use super::guest::{Guest, Run};
 use super::storage::Storage;
-use super::world::{Artifact, Executed, Native, SimWorld, State, Violation};
+use super::world::{Artifact, Executed, Landing, Native, SimWorld, State, Violation};
 use crate::attach::Credentials;
 use crate::error::DriverError;
 use crate::testkit::fault::{CallKind, Late};
@@ -74,6 +75,9 @@ pub(super) fn apply(
 ) -> Result<Applied, DriverError> {
     let fenced = late != Some(Late::Unfenced);
     let newest = state.newest;
+    if late.is_some() {
+        world.landed(ctx.sandbox(), landing(state, ctx.key));
+    }
     if fenced && newest.is_some_and(|newest| ctx.key < newest.key) {
         return Err(DriverError::Fenced);
     }
@@ -97,6 +101,18 @@ pub(super) fn apply(
         state.newest = Some(Executed { key: ctx.key, done });
     }
     result
+}
+
+fn landing(state: &State, key: EffectKey) -> Landing {
+    match state
+        .newest
+        .map(|newest| (newest.key.cmp(&key), newest.done))
+    {
+        Some((Ordering::Greater, _)) if state.storage.is_none() => Landing::AfterDelete,
+        Some((Ordering::Greater, _)) => Landing::AfterNewer,
+        Some((Ordering::Equal, true)) => Landing::AfterRetry,
+        Some((Ordering::Equal, false) | (Ordering::Less, _)) | None => Landing::First,
+    }
 }
 
 struct Hand<'a> {

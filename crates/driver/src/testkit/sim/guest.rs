@@ -57,6 +57,10 @@ struct Inside {
     stale_proof: Option<AttachProof>,
     /// The secret of the last attach that was not refused.
     accepted: Option<[u8; 32]>,
+    /// And the incarnation that it proved with it.
+    proved: Option<Incarnation>,
+    /// How many connections there were.
+    connections: u64,
     connection: Option<Arc<Connection>>,
     events: Option<broadcast::Sender<Event>>,
 }
@@ -106,6 +110,8 @@ impl Guest {
                 proof: None,
                 stale_proof: None,
                 accepted: None,
+                proved: None,
+                connections: 0,
                 connection: None,
                 events: None,
             }),
@@ -232,8 +238,22 @@ impl Guest {
         self.inside().stale_proof.clone()
     }
 
-    pub(super) fn accept(&self, secret: [u8; 32]) {
-        self.inside().accepted = Some(secret);
+    /// It was let in.
+    pub(super) fn accept(&self, proof: &AttachProof) {
+        let mut inside = self.inside();
+        inside.accepted = Some(proof.secret);
+        inside.proved = Some(proof.incarnation);
+    }
+
+    pub(super) fn proved(&self) -> Option<Incarnation> {
+        self.inside().proved
+    }
+
+    /// Its open connection, by number from 1.
+    pub(super) fn connection_number(&self) -> Option<u64> {
+        let inside = self.inside();
+        let open = inside.connection.as_ref().is_some_and(|it| !it.is_closed());
+        open.then_some(inside.connections)
     }
 
     pub(super) fn connection(&self) -> Option<Arc<Connection>> {
@@ -245,7 +265,11 @@ impl Guest {
         let connection = Arc::new(Connection {
             closed: watch::Sender::new(false),
         });
-        let before = self.inside().connection.replace(connection.clone());
+        let before = {
+            let mut inside = self.inside();
+            inside.connections += 1;
+            inside.connection.replace(connection.clone())
+        };
         if let Some(before) = before {
             before.close();
         }

@@ -23,9 +23,10 @@ mod guest;
 mod process;
 mod program;
 mod storage;
+mod truth;
 mod world;
 
 pub use agent::SimAgent;
 pub use config::{CrashHook, SimConfig, checkpoint_mode, freeze_mode, stop_mode};
 pub use driver::SimDriver;
-pub use world::{SimWorld, Violation};
+pub use world::{Landing, SimWorld, Violation};

@@ -38,6 +38,19 @@ pub enum Violation {
     OldCredentialsAccepted(SandboxId),
 }
 
+/// Where an effect finds itself that comes late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Landing {
+    /// Nothing has come in between.
+    First,
+    /// Its retry was carried out before it.
+    AfterRetry,
+    /// A newer effect was.
+    AfterNewer,
+    /// Its sandbox was deleted before it.
+    AfterDelete,
+}
+
 /// Everything that is there of one sandbox.
 #[derive(Default)]
 pub(super) struct Cell {
@@ -114,6 +127,7 @@ pub struct SimWorld {
     foreign: Mutex<Vec<Found>>,
     violations: Mutex<Vec<Violation>>,
     refusals: Mutex<Vec<(SandboxId, AttachRefused)>>,
+    landings: Mutex<Vec<(SandboxId, Landing)>>,
     boots: AtomicU64,
     guests: AtomicU64,
 }
@@ -146,6 +160,7 @@ impl SimWorld {
             foreign: Mutex::default(),
             violations: Mutex::default(),
             refusals: Mutex::default(),
+            landings: Mutex::default(),
             boots: AtomicU64::new(1),
             guests: AtomicU64::default(),
         })
@@ -206,6 +221,16 @@ impl SimWorld {
         if !lock(&self.names).insert(key) {
             self.violate(Violation::NameReused(key));
         }
+    }
+
+    pub(super) fn landed(&self, sandbox: SandboxId, landing: Landing) {
+        lock(&self.landings).push((sandbox, landing));
+    }
+
+    /// The late effects that have arrived since this was asked last.
+    #[must_use]
+    pub fn take_landings(&self) -> Vec<(SandboxId, Landing)> {
+        std::mem::take(&mut lock(&self.landings))
     }
 
     // What is there.
@@ -316,7 +341,7 @@ impl SimWorld {
         let connection = guest.connect();
         let agent = SimAgent::new(self.clone(), guest.clone(), connection);
         match port.agent(guest.sandbox, &proof, Arc::new(agent)) {
-            Ok(()) => guest.accept(proof.secret),
+            Ok(()) => guest.accept(&proof),
             Err(why) => {
                 guest.disconnect();
                 lock(&self.refusals).push((guest.sandbox, why));
@@ -393,6 +418,11 @@ impl SimWorld {
         lock(&self.foreign).push(found);
     }
 
+    /// Whoever has the name of compute can remove it, whosever it is.
+    pub(super) fn discard_foreign(&self, native_name: &str) {
+        lock(&self.foreign).retain(|found| found.native_name != native_name);
+    }
+
     /// The files of its workspace by path. None: it has no storage.
     #[must_use]
     pub fn workspace(&self, sandbox: SandboxId) -> Option<BTreeMap<Vec<u8>, bytes::Bytes>> {
@@ -409,30 +439,10 @@ impl SimWorld {
         Some(files.collect())
     }
 
-    fn guest(&self, sandbox: SandboxId) -> Option<Arc<Guest>> {
+    pub(super) fn guest(&self, sandbox: SandboxId) -> Option<Arc<Guest>> {
         let cell = self.known(sandbox)?;
         let state = cell.state();
         state.compute.as_ref().map(|native| native.guest.clone())
-    }
-
-    /// The number of the memory that is live or frozen now: the same for as long as its processes
-    /// are. None: there is no compute.
-    #[must_use]
-    pub fn memory_of(&self, sandbox: SandboxId) -> Option<u64> {
-        self.guest(sandbox).map(|guest| guest.number)
-    }
-
-    /// What is so, whoever asks.
-    #[must_use]
-    pub fn truth(&self, sandbox: SandboxId) -> Observed {
-        let cell = self.known(sandbox);
-        cell.map_or(Observed::Absent, |cell| cell.state().observed())
-    }
-
-    /// The processes that run in it.
-    #[must_use]
-    pub fn live_processes(&self, sandbox: SandboxId) -> Vec<String> {
-        self.guest(sandbox).map_or(Vec::new(), |guest| guest.live())
     }
 
     /// What is left of any sandbox: computes, artifacts, storage. Empty after every delete.
