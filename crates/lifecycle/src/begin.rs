@@ -35,7 +35,7 @@ pub fn begin(
         Verb::Resume { fallback } => begin_resume(sandbox, &mut op, fallback, others, limits),
         Verb::Start => begin_start(sandbox, others, limits),
         Verb::Delete { .. } => {
-            if !crate::mutant::is_on(crate::mutant::Mutant::DeleteWithoutWish) {
+            if !crate::mutant!(DeleteWithoutWish) {
                 sandbox.desired = Desired::Deleted;
             }
             Answer::Run(Some(EffectKind::Delete))
@@ -43,16 +43,20 @@ pub fn begin(
     };
     match answer {
         Answer::Run(intent) => {
-            sandbox.fence = sandbox.fence.next();
+            if !crate::mutant!(SkipFence) {
+                sandbox.fence = sandbox.fence.next();
+            }
             op.fence = sandbox.fence;
             op.step = Step::Begun;
             op.began_at = Some(now);
             if op.verb.starts_compute() {
-                if !crate::mutant::is_on(crate::mutant::Mutant::ReuseIncarnation) {
+                if !crate::mutant!(ReuseIncarnation) {
                     sandbox.issued = sandbox.issued.next();
                 }
                 sandbox.generation = sandbox.generation.next();
-                if let Some(retained) = &mut sandbox.retained {
+                if let Some(retained) = &mut sandbox.retained
+                    && !crate::mutant!(ConsumeLate)
+                {
                     retained.status = match op.verb {
                         Verb::Start => RetainedStatus::Discarding,
                         _ if op.cold => RetainedStatus::Discarding,

@@ -18,6 +18,8 @@
 
 mod expect;
 pub mod housekeeping;
+#[cfg(feature = "mutants")]
+mod mutate;
 pub mod owner;
 mod perform;
 pub mod processes;

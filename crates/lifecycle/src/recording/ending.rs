@@ -30,8 +30,10 @@ pub(super) fn end(
             settle(&mut op, "done", rows);
             sandbox.compute = compute;
             sandbox.retained = None;
-            sandbox.failure = None;
-            if secret.is_some() {
+            if !crate::mutant!(FailureStays) {
+                sandbox.failure = None;
+            }
+            if secret.is_some() && !crate::mutant!(SecretForgotten) {
                 sandbox.secret = secret;
             }
             Outcome::Succeeded { achieved, remarks }
@@ -83,7 +85,9 @@ pub(super) fn end(
         }
         Ending::NeverWas { fault, debts } => {
             settle(&mut op, "absent", rows);
-            rows.debts = debts;
+            if !crate::mutant!(DropDebt) {
+                rows.debts = debts;
+            }
             sandbox.desired = Desired::Deleted;
             sandbox.compute = Compute::Absent;
             sandbox.tombstone_at = Some(now);
@@ -179,6 +183,10 @@ fn processes_after(ending: &Ending, verb: Verb) -> Option<ProcessesEnded> {
 
 /// A suspend that did not happen leaves no wish behind.
 fn set_desired_back(sandbox: &mut Sandbox) {
+    #[cfg(feature = "mutants")]
+    if crate::mutant!(DesiredStays) {
+        return;
+    }
     sandbox.desired = match (&sandbox.desired, &sandbox.retained) {
         (Desired::Deleted, _) => Desired::Deleted,
         (Desired::Running | Desired::Suspended(_), Some(retained)) => {
@@ -227,6 +235,12 @@ fn fall_asleep(
 fn still_suspended(sandbox: &mut Sandbox, memory: Memory, compute: Compute, now: Millis) {
     let generation = sandbox.generation;
     sandbox.compute = compute;
+    #[cfg(feature = "mutants")]
+    let memory = if crate::mutant!(OldMemoryKept) {
+        Memory::NothingRan
+    } else {
+        memory
+    };
     let at_stop = |lost| Retained {
         depth: Depth::Stop,
         status: RetainedStatus::Available,

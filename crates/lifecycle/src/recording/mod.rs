@@ -178,7 +178,9 @@ pub fn record(
             if effect.makes_compute() {
                 sandbox.secret = None;
             }
-            op.serial = op.serial.next();
+            if !crate::mutant!(ReuseSerial) {
+                op.serial = op.serial.next();
+            }
             op.step = Step::Intent;
             op.intent = Some(Intent {
                 serial: op.serial,
@@ -259,7 +261,8 @@ fn begin_next(
     now: Millis,
     rows: &mut Rows,
 ) -> Recorded {
-    let Some(mut waiting) = sandbox.waiting.take() else {
+    let waiting = sandbox.waiting.take();
+    let Some(mut waiting) = waiting.filter(|_| !crate::mutant!(WaitingDropped)) else {
         return Recorded::Ended { next: None };
     };
     if sandbox.tombstone_at.is_some() {
