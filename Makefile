@@ -61,17 +61,16 @@ test: lint nextest torture-small fuzz
 prove:
 	cargo run --quiet -p overwinter-sim --bin overwinter-model -- --verbs 2 --crashes 1 --lost 1
 	cargo test --quiet -p overwinter-sim --test model every_flaw -- --nocapture
-	cargo run --quiet -p overwinter-sim --bin overwinter-sim -- --seeds 0..40
+	cargo run --quiet -p overwinter-sim --bin overwinter-sim -- --profile all --seeds 0..5
 
 # Four verbs, two crashes, two lost replies, one late effect, one mishap: wants some GB of memory.
 prove-long:
 	cargo run --release --quiet -p overwinter-sim --bin overwinter-model
-	cargo run --release --quiet -p overwinter-sim --bin overwinter-sim -- --profile crowd --seeds 0..200
-	cargo run --release --quiet -p overwinter-sim --bin overwinter-sim -- --seeds 0..5000 --coverage --no-zeros
+	cargo run --profile prove --quiet -p overwinter-sim --bin overwinter-sim -- --profile all --seeds 0..1000 --coverage --no-zeros
 
 # That the simulation bites: each seeded defect of the real code, until an invariant catches it.
 prove-mutants:
-	cargo run --quiet -p overwinter-sim --features mutants --bin overwinter-sim -- --mutants 20
+	cargo run --profile prove --quiet -p overwinter-sim --features mutants --bin overwinter-sim -- --mutants 24
 
 # The real gateway on this host, with SIGKILL of everything that takes part in a sandbox's life.
 torture: build

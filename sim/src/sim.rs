@@ -1,13 +1,15 @@
 //! `overwinter-sim`: histories of the whole gateway, by seed.
 
+use std::num::ParseIntError;
 use std::ops::Range;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::Instant;
 
 use clap::Parser;
-use overwinter_sim::history::coverage::Coverage;
 use overwinter_sim::history::invariant::Invariant;
-use overwinter_sim::history::profile::Profile;
+use overwinter_sim::history::many::{Sum, Violated, run_all};
+use overwinter_sim::history::profile::{NoSuchProfile, Profile};
 use overwinter_sim::history::{self, Told};
 
 /// Runs the real gateway on virtual time against a backend that fails.
@@ -17,19 +19,27 @@ struct Cli {
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
     /// Many: FROM..TO.
-    #[arg(long, value_parser = seeds, default_value = "0..100")]
-    seeds: Range<u64>,
-    /// `crowd` (a hundred sandboxes) or `crashes` (one, and a gateway that dies).
-    #[arg(long, value_parser = profile, default_value = "crashes")]
-    profile: Profile,
+    #[arg(long, default_value = "0..100")]
+    seeds: Seeds,
+    /// `crashes` (one sandbox, and a gateway that dies), `crowd` (a hundred), `tight` (room for two of
+    /// six), `remote` (what was sent can arrive late), or `all` of them.
+    #[arg(long, default_value = "crashes")]
+    profile: Profiles,
     /// What the clients do in all.
     #[arg(long)]
     steps: Option<u32>,
+    /// At a time; 0: as many as there are cores.
+    #[arg(long, default_value_t = 0)]
+    jobs: usize,
     /// With each of the seeded defects in the code, until it is caught: so many seeds of each profile
     /// at most.
     #[cfg(feature = "mutants")]
     #[arg(long, value_name = "SEEDS")]
     mutants: Option<u64>,
+    /// One of them alone.
+    #[cfg(feature = "mutants")]
+    #[arg(long, value_name = "NAME")]
+    mutant: Option<String>,
     /// Print every event.
     #[arg(long)]
     trace: bool,
@@ -41,91 +51,124 @@ struct Cli {
     no_zeros: bool,
 }
 
-fn seeds(text: &str) -> Result<Range<u64>, String> {
-    let (from, to) = text.split_once("..").ok_or("FROM..TO")?;
-    let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
-    Ok(number(from)?..number(to)?)
+#[derive(Clone, Debug)]
+struct Seeds(Range<u64>);
+
+#[derive(Debug, thiserror::Error)]
+enum BadSeeds {
+    #[error("two numbers: FROM..TO")]
+    NoRange,
+    #[error(transparent)]
+    Number(#[from] ParseIntError),
 }
 
-fn profile(name: &str) -> Result<Profile, String> {
-    Profile::by_name(name).ok_or_else(|| "crowd or crashes".to_owned())
+impl FromStr for Seeds {
+    type Err = BadSeeds;
+
+    fn from_str(text: &str) -> Result<Self, BadSeeds> {
+        let (from, to) = text.split_once("..").ok_or(BadSeeds::NoRange)?;
+        Ok(Self(from.parse()?..to.parse()?))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Profiles(Vec<Profile>);
+
+impl FromStr for Profiles {
+    type Err = NoSuchProfile;
+
+    fn from_str(name: &str) -> Result<Self, NoSuchProfile> {
+        if name == "all" {
+            return Ok(Self(Profile::all().into()));
+        }
+        Ok(Self(vec![Profile::by_name(name)?]))
+    }
 }
 
 fn main() -> ExitCode {
     let mut cli = Cli::parse();
-    if let Some(steps) = cli.steps {
-        cli.profile.steps = steps;
+    for profile in &mut cli.profile.0 {
+        profile.steps = cli.steps.unwrap_or(profile.steps);
     }
-    #[cfg(feature = "mutants")]
-    if let Some(budget) = cli.mutants {
-        return mutants(budget);
-    }
-    let seeds = match cli.seed {
-        Some(seed) => seed..seed.saturating_add(1),
-        None => cli.seeds.clone(),
+    let done = match () {
+        #[cfg(feature = "mutants")]
+        () if cli.mutants.is_some() => mutants(&cli),
+        () if cli.seed.is_some() => one(&cli),
+        () => many(&cli),
     };
-    let began = Instant::now();
-    let all = Coverage::default();
-    let (mut histories, mut events, mut crashes, mut sandboxes) = (0_u64, 0_u64, 0_u64, 0);
-    for seed in seeds {
-        let told = match history::run(seed, &cli.profile, cli.trace) {
-            Ok(told) => told,
-            Err(error) => {
-                eprintln!("no place for the records: {error}");
-                return ExitCode::FAILURE;
-            }
-        };
-        all.add(&told.coverage);
-        histories += 1;
-        events += told.events;
-        crashes += u64::from(told.crashes);
-        sandboxes += told.sandboxes;
-        if cli.seed.is_some() {
-            println!("{} events, hash {}", told.events, told.hash);
-        }
-        if told.violation.is_some() {
-            return violated(&cli, seed, &told);
-        }
-    }
-    println!(
-        "{}: {histories} histories, {sandboxes} sandboxes, {crashes} crashes, {events} events in {:.1} s",
-        cli.profile.name,
-        began.elapsed().as_secs_f64()
-    );
-    met(&cli, &all)
+    done.unwrap_or_else(|error| {
+        eprintln!("no place for the records: {error}");
+        ExitCode::FAILURE
+    })
 }
 
-fn violated(cli: &Cli, seed: u64, told: &Told) -> ExitCode {
+fn one(cli: &Cli) -> std::io::Result<ExitCode> {
+    let seed = cli.seed.unwrap_or_default();
+    let mut sum = Sum::default();
+    for profile in &cli.profile.0 {
+        let told = history::run(seed, profile, cli.trace)?;
+        sum.add(&told);
+        println!(
+            "{}: {} events, {:?}, hash {}",
+            profile.name, told.events, told.took, told.hash
+        );
+        if told.violation.is_some() {
+            return Ok(violated(profile, seed, &told));
+        }
+    }
+    Ok(met(cli, &sum))
+}
+
+fn many(cli: &Cli) -> std::io::Result<ExitCode> {
+    let all = Sum::default();
+    for profile in &cli.profile.0 {
+        let began = Instant::now();
+        let line: Vec<_> = cli
+            .seeds
+            .0
+            .clone()
+            .map(|seed| (seed, profile.clone()))
+            .collect();
+        let (sum, found) = run_all(&line, cli.jobs, |_| true)?;
+        if let Some(Violated { seed, told, .. }) = found {
+            return Ok(violated(profile, seed, &told));
+        }
+        println!(
+            "{}: {} histories, {} sandboxes, {} crashes, {} events in {:.1} s",
+            profile.name,
+            sum.histories,
+            sum.sandboxes,
+            sum.crashes,
+            sum.events,
+            began.elapsed().as_secs_f64()
+        );
+        all.coverage.add(&sum.coverage);
+    }
+    Ok(met(cli, &all))
+}
+
+fn violated(profile: &Profile, seed: u64, told: &Told) -> ExitCode {
     if let Some(violation) = &told.violation {
         println!("{}seed {seed}: {violation}", told.last);
     }
     println!(
         "again: overwinter-sim --profile {} --steps {} --seed {seed} --trace",
-        cli.profile.name, cli.profile.steps
+        profile.name, profile.steps
     );
     ExitCode::FAILURE
 }
 
-fn met(cli: &Cli, all: &Coverage) -> ExitCode {
+fn met(cli: &Cli, sum: &Sum) -> ExitCode {
+    let all = &sum.coverage;
     if cli.coverage {
         println!("\n{}\n\n{}\n", all.fault_table(), all.step_table());
         for invariant in Invariant::ALL {
             println!("{:>9}  {invariant}", all.of(invariant.name()));
         }
     }
-    let mut zeros = all.zeros(&history::dialled(&cli.profile));
-    let unmet = Invariant::ALL.iter().filter(|invariant| {
-        // What the world or a panic would tell is looked at all the time.
-        let watched = matches!(
-            invariant,
-            Invariant::NeverTwo
-                | Invariant::NoStaleWrite
-                | Invariant::DetachedBeforeFrozen
-                | Invariant::OldCredentialsRefused
-                | Invariant::NoPanic
-        );
-        !watched && all.of(invariant.name()) == 0
-    });
+    let mut zeros = all.zeros(&history::dialled(&cli.profile.0));
+    let unmet = (Invariant::ALL.iter())
+        .filter(|invariant| !invariant.is_watched() && all.of(invariant.name()) == 0);
     zeros.extend(unmet.map(|invariant| format!("invariant {invariant}")));
     if cli.no_zeros && !zeros.is_empty() {
         println!("never met:\n  {}", zeros.join("\n  "));
@@ -134,44 +177,55 @@ fn met(cli: &Cli, all: &Coverage) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Whether the proof bites. A panic does not count: it is no invariant of ours that found it.
+/// Whether the proof bites.
 #[cfg(feature = "mutants")]
-fn mutants(budget: u64) -> ExitCode {
-    use overwinter_lifecycle::mutant::{self, Mutant};
+fn mutants(cli: &Cli) -> std::io::Result<ExitCode> {
+    use overwinter_lifecycle::mutant::Mutant;
+    use overwinter_sim::history::mutants;
 
-    let mut survivors = Vec::new();
-    for mutant in Mutant::ALL {
-        mutant::choose(Some(*mutant));
-        let mut histories =
-            (0..budget).flat_map(|seed| [(seed, Profile::crashes()), (seed, Profile::crowd())]);
-        let caught = histories.find_map(|(seed, profile)| {
-            let profile = Profile {
-                steps: profile.steps.min(600),
-                ..profile
-            };
-            let violation = history::run(seed, &profile, false).ok()?.violation?;
-            let counts = violation.invariant != Invariant::NoPanic;
-            counts.then_some((seed, profile.name, violation.invariant))
-        });
+    let budget = cli.mutants.unwrap_or_default();
+    let chosen = |mutant: &&Mutant| cli.mutant.as_ref().is_none_or(|it| it == mutant.name());
+    let began = Instant::now();
+    // What is found below is found of the defect alone.
+    let (sum, found) = run_all(&mutants::line(budget), cli.jobs, |_| true)?;
+    if let Some(Violated {
+        profile,
+        seed,
+        told,
+    }) = found
+    {
+        return Ok(violated(&profile, seed, &told));
+    }
+    println!(
+        "sound without: {} histories, {} events",
+        sum.histories, sum.events
+    );
+    let (mut tried, mut survivors) = (0, 0);
+    for mutant in Mutant::ALL.iter().filter(chosen) {
+        tried += 1;
+        let (sum, caught) = mutants::catch(*mutant, budget)?;
         match caught {
-            Some((seed, profile, invariant)) => {
-                println!("{:<18} {invariant:<24} {profile} {seed}", mutant.name());
-            }
+            Some(caught) => println!(
+                "{:<24} {:<24} {} {}",
+                mutant.name(),
+                caught.invariant,
+                caught.profile,
+                caught.seed
+            ),
             None => {
-                println!("{:<18} SURVIVES", mutant.name());
-                survivors.push(mutant.name());
+                survivors += 1;
+                println!("{:<24} SURVIVES {} histories", mutant.name(), sum.histories);
             }
         }
     }
-    mutant::choose(None);
     println!(
-        "{} of {} caught within {budget} seeds of each profile",
-        Mutant::ALL.len() - survivors.len(),
-        Mutant::ALL.len()
+        "{} of {tried} caught within {budget} seeds of each profile, in {:.0} s",
+        tried - survivors,
+        began.elapsed().as_secs_f64()
     );
-    if survivors.is_empty() {
+    Ok(if survivors == 0 && tried > 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
-    }
+    })
 }

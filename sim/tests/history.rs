@@ -18,7 +18,7 @@ fn sound(profile: &Profile, seed: u64) -> Told {
 
 #[test]
 fn one_seed_gives_one_history_bit_for_bit() {
-    for profile in [Profile::crashes(), Profile::crowd()] {
+    for profile in Profile::all() {
         let profile = Profile {
             steps: 150,
             ..profile
@@ -40,6 +40,14 @@ fn a_gateway_that_dies_again_and_again_keeps_its_promises() {
         .map(|seed| sound(&Profile::crashes(), seed).crashes)
         .sum();
     assert!(crashes > 50, "only {crashes} crashes");
+}
+
+#[test]
+fn little_room_and_a_backend_far_away_keep_them_too() {
+    for seed in 0..3 {
+        sound(&Profile::tight(), seed);
+        sound(&Profile::remote(), seed);
+    }
 }
 
 #[test]

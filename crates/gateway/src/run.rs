@@ -178,6 +178,7 @@ pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
         now: ports.clock.wall(),
         identity: None,
         full: None,
+        pace: None,
         on_commit: ports.crash.clone().map(crash::around_commits),
     })?;
     let meta = store.meta().clone();

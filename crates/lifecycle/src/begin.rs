@@ -7,7 +7,7 @@
 
 use crate::capacity::{Limits, Usage};
 use crate::ids::Millis;
-use crate::mutant::{Mutant, mutated};
+use crate::mutant::unless;
 use crate::operation::{Achieved, EffectKind, Intent, Operation, Outcome, Step, Verb};
 use crate::phase::Rest;
 use crate::record::{Compute, Desired, RetainedStatus, Sandbox};
@@ -42,21 +42,28 @@ pub fn begin(
         Verb::Resume { fallback } => begin_resume(sandbox, &mut op, fallback, others, limits),
         Verb::Start => begin_start(sandbox, others, limits),
         Verb::Delete { .. } => {
-            sandbox.desired = mutated(Mutant::DeleteWithoutWish, Desired::Deleted, sandbox.desired);
+            unless!(DeleteWithoutWish, {
+                sandbox.desired = Desired::Deleted;
+            });
             Answer::Run(Some(EffectKind::Delete))
         }
     };
     match answer {
         Answer::Run(intent) => {
-            sandbox.fence = sandbox.fence.next();
+            unless!(SkipFence, {
+                sandbox.fence = sandbox.fence.next();
+            });
             op.fence = sandbox.fence;
             op.step = Step::Begun;
             op.began_at = Some(now);
             if op.verb.starts_compute() {
-                let issued = sandbox.issued.next();
-                sandbox.issued = mutated(Mutant::ReuseIncarnation, issued, sandbox.issued);
+                unless!(ReuseIncarnation, {
+                    sandbox.issued = sandbox.issued.next();
+                });
                 sandbox.generation = sandbox.generation.next();
-                if let Some(retained) = &mut sandbox.retained {
+                if let Some(retained) = &mut sandbox.retained
+                    && !crate::mutant!(ConsumeLate)
+                {
                     retained.status = match op.verb {
                         Verb::Start => RetainedStatus::Discarding,
                         _ if op.cold => RetainedStatus::Discarding,

@@ -44,6 +44,11 @@ impl Usage {
             return Self { disk_bytes, ..full };
         }
         match sandbox.compute {
+            #[cfg(feature = "mutants")]
+            Compute::Live { .. } if suspending && crate::mutant!(CapacityFreedEarly) => Self {
+                disk_bytes,
+                ..Self::default()
+            },
             Compute::Absent => Self {
                 disk_bytes,
                 ..Self::default()
@@ -96,7 +101,7 @@ impl Limits {
     /// Names the first thing that there is too little of.
     pub fn admit(&self, sandbox: &Sandbox, others: Usage) -> Result<(), OverCapacity> {
         #[cfg(feature = "mutants")]
-        if crate::mutant::is_on(crate::mutant::Mutant::CapacityIgnored) {
+        if crate::mutant!(CapacityIgnored) {
             return Ok(());
         }
         let resources = sandbox.spec.resources;

@@ -18,7 +18,7 @@ pub fn record_loss(
     issued: Incarnation,
     now: Millis,
 ) -> bool {
-    if sandbox.issued != issued {
+    if sandbox.issued != issued && !crate::mutant!(LateObservation) {
         return false;
     }
     if sandbox.running.is_some() || observed.may_exist() {
@@ -29,11 +29,11 @@ pub fn record_loss(
         return false;
     }
     #[cfg(feature = "mutants")]
-    if crate::mutant::is_on(crate::mutant::Mutant::LossMakesTombstone) {
+    if crate::mutant!(LossMakesTombstone) {
         sandbox.tombstone_at = Some(now);
     }
     match &mut sandbox.retained {
-        Some(retained) if retained.depth == Depth::Freeze => {
+        Some(retained) if retained.depth == Depth::Freeze && !crate::mutant!(LostMemoryStays) => {
             retained.depth = Depth::Stop;
             retained.lost = Some(Depth::Freeze);
             retained.reference = DriverReference::default();

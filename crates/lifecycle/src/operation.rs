@@ -271,7 +271,9 @@ impl Operation {
     pub fn can_turn_back(&self) -> bool {
         match self.verb {
             Verb::Suspend { .. } => {
-                matches!(self.step, Step::Waiting | Step::Begun) && self.stopping.is_none()
+                (matches!(self.step, Step::Waiting | Step::Begun)
+                    || crate::mutant!(TurnBackTooLate))
+                    && self.stopping.is_none()
             }
             Verb::Create | Verb::Resume { .. } | Verb::Start | Verb::Delete { .. } => false,
         }

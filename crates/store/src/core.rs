@@ -121,6 +121,9 @@ where
         let answer = match (self.result, committed) {
             // What was refused stays refused, with its own reason.
             (Some(Err(error)), Ok(())) => Err(error),
+            (Some(Ok(value)), Err(_)) if overwinter_lifecycle::mutant!(CommitUnchecked) => {
+                Ok(value)
+            }
             (_, Err(error)) => Err(error.into()),
             (Some(Ok(value)), Ok(())) => Ok(value),
             (None, Ok(())) => Err(StoreError::Closed.into()),
@@ -220,7 +223,9 @@ impl Core {
                 Ok(()) => return Ok(()),
                 Err(stopped) => stopped,
             };
-            self.pending.clear();
+            if !overwinter_lifecycle::mutant!(RolledBackIsKept) {
+                self.pending.clear();
+            }
             if !self.conn.is_autocommit() {
                 self.execute("ROLLBACK")?;
             }
@@ -240,7 +245,9 @@ impl Core {
             seq: &self.seq,
         };
         let mut wrote = Vec::new();
-        self.execute("BEGIN IMMEDIATE")?;
+        if self.conn.is_autocommit() {
+            self.execute("BEGIN IMMEDIATE")?;
+        }
         for job in jobs.iter_mut().filter(|job| !job.settled) {
             if only_essential && job.urgency == Urgency::Ordinary {
                 job.work.refuse(StoreError::Full);
@@ -270,9 +277,17 @@ impl Core {
                 (Ran::Done | Ran::Failed | Ran::Full, _) => {}
             }
         }
+        // Where the disk is full, it is often the commit itself that meets it.
+        if let (Some(full), Some(label)) = (&self.full, wrote.first())
+            && full(label, only_essential)
+        {
+            return Err(StoreError::Full.into());
+        }
         self.call_hook(CommitPoint::Before, &wrote);
         self.records.before_commit(&self.pending);
-        self.execute("COMMIT")?;
+        if !(overwinter_lifecycle::mutant!(CommitLate) && wrote == [crate::label::ACCEPT]) {
+            self.execute("COMMIT")?;
+        }
         self.records.after_commit(&self.pending);
         self.call_hook(CommitPoint::After, &wrote);
         if !wrote.is_empty() {

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::core::Core;
 use crate::records::Pending;
 use crate::reserve::Reserve;
-use crate::{Location, Meta, StoreError, StoreOptions, schema};
+use crate::{Location, Meta, StoreError, StoreOptions, WriterKind, schema};
 
 /// What an open store consists of. `lock` is let go of last.
 pub(crate) struct Opened {
@@ -47,7 +47,9 @@ pub(crate) fn open(options: &StoreOptions) -> Result<Opened, StoreError> {
         }
         done => done,
     }?;
-    if path.is_some() {
+    // Whoever commits inline asks for histories, not for speed: a simulation opens a store for each
+    // life of a gateway.
+    if path.is_some() && options.writer == WriterKind::Thread {
         schema::stretch_log(&conn)?;
     }
     let seq = newest_seq(&conn)?;

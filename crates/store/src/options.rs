@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use overwinter_lifecycle::capacity::Limits;
@@ -37,7 +38,12 @@ pub enum CommitPoint {
 /// label of that transaction (see [`crate::label`]). For harnesses that end the process there.
 pub type CommitHook = Arc<dyn Fn(CommitPoint, &'static str) + Send + Sync>;
 
-/// Asked before each transaction: true is a full disk. `reserve_given_up`: there is what the reserve
+/// Awaited before each transaction of [`WriterKind::Inline`]: a disk that is slow. For harnesses.
+pub type PaceHook =
+    Arc<dyn Fn(&'static str) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+
+/// Asked before each transaction, and again before the COMMIT of one that has written: true is a full
+/// disk. `reserve_given_up`: there is what the reserve
 /// held. For harnesses.
 pub type FullHook = Arc<dyn Fn(&'static str, bool) -> bool + Send + Sync>;
 
@@ -59,6 +65,7 @@ pub struct StoreOptions {
     /// For harnesses: one seed gives one history.
     pub identity: Option<Identity>,
     pub full: Option<FullHook>,
+    pub pace: Option<PaceHook>,
     pub on_commit: Option<CommitHook>,
 }
 
@@ -73,6 +80,7 @@ impl StoreOptions {
             now,
             identity: None,
             full: None,
+            pace: None,
             on_commit: None,
         }
     }
@@ -87,6 +95,7 @@ impl StoreOptions {
             now,
             identity: None,
             full: None,
+            pace: None,
             on_commit: None,
         }
     }

@@ -59,7 +59,7 @@ impl Store {
         Ok(Self {
             inner: Arc::new(Inner {
                 readers,
-                writer: Writer::new(options.writer, opened.core)?,
+                writer: Writer::new(options.writer, opened.core, options.pace)?,
                 _lock: opened.lock,
                 meta: opened.meta,
                 counters,

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::mpsc;
 
 use crate::core::{Core, Job};
-use crate::{StoreError, WriterKind};
+use crate::{PaceHook, StoreError, WriterKind};
 
 /// Jobs in one commit at most: bounds how long the first of them waits for the last.
 const BATCH: usize = 256;
@@ -16,11 +16,17 @@ const QUEUE: usize = 1024;
 
 pub(crate) struct Writer {
     core: Arc<Mutex<Core>>,
+    /// Inline.
+    pace: Option<PaceHook>,
     thread: Option<(mpsc::Sender<Job>, JoinHandle<()>)>,
 }
 
 impl Writer {
-    pub(crate) fn new(kind: WriterKind, core: Core) -> Result<Self, StoreError> {
+    pub(crate) fn new(
+        kind: WriterKind,
+        core: Core,
+        pace: Option<PaceHook>,
+    ) -> Result<Self, StoreError> {
         let core = Arc::new(Mutex::new(core));
         let thread = match kind {
             WriterKind::Inline => None,
@@ -34,13 +40,16 @@ impl Writer {
                 Some((queue, handle))
             }
         };
-        Ok(Self { core, thread })
+        Ok(Self { core, pace, thread })
     }
 
     /// Hands a job over; its answer comes by its own channel.
     pub(crate) async fn submit(&self, job: Job) -> Result<(), StoreError> {
         match &self.thread {
             None => {
+                if let Some(pace) = &self.pace {
+                    pace(job.label).await;
+                }
                 lock(&self.core).run(vec![job]);
                 Ok(())
             }

@@ -1,16 +1,20 @@
 //! What is checked after every commit, of the records that it changed, against the record before it
 //! and against what is really there.
 
+use std::time::Duration;
+
 use futures::FutureExt as _;
 use overwinter_driver::Observed;
 use overwinter_driver::testkit::Violation as WorldViolation;
 use overwinter_gateway::api::Api;
 use overwinter_lifecycle::capacity::Usage;
-use overwinter_lifecycle::ids::OperationId;
-use overwinter_lifecycle::operation::{Achieved, Operation, Outcome, Verb};
+use overwinter_lifecycle::ids::{OperationId, SandboxId};
+use overwinter_lifecycle::operation::{Operation, Verb};
 use overwinter_lifecycle::record::{Desired, RetainedStatus, Sandbox};
 use overwinter_lifecycle::{Depth, Phase};
+use overwinter_store::Store;
 
+use super::ends;
 use super::invariant::Invariant;
 use super::stage::{Model, Stage};
 
@@ -19,9 +23,33 @@ use super::stage::{Model, Stage};
 pub(crate) struct Seen {
     pub record: Sandbox,
     /// The memory that it was last Ready or went to sleep with.
-    asleep_with: Option<u64>,
-    /// A suspend that runs, and the memory that was live when it began.
-    suspending: Option<(OperationId, Option<u64>)>,
+    pub asleep_with: Option<u64>,
+    /// The memory that it was last Ready with.
+    pub was_ready: Option<u64>,
+    /// A suspend that runs, and what it found.
+    pub suspending: Option<(OperationId, Before)>,
+    /// When its running operation was first seen, and what trouble the disk had made until then.
+    pub since: (Duration, Duration),
+}
+
+/// What a suspend has found, and must leave when it does not happen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Before {
+    pub memory: Option<u64>,
+    pub connection: Option<(u64, u64)>,
+    /// As far as anybody else may break a connection.
+    pub undisturbed: (u32, u32),
+}
+
+impl Before {
+    pub(crate) fn of(stage: &Stage, id: SandboxId) -> Self {
+        let broken = stage.model.borrow().broken.get(&id).copied();
+        Self {
+            memory: stage.world.memory_of(id),
+            connection: stage.world.connection_of(id),
+            undisturbed: (stage.life.get(), broken.unwrap_or(0)),
+        }
+    }
 }
 
 /// Looks at all that has changed.
@@ -51,12 +79,27 @@ pub(crate) fn after_commits(stage: &Stage, api: &Api) {
                 .and_then(|seen| seen.record.running.as_ref()))
             .filter(|op| record.running.as_ref().map(|now| now.id) != Some(op.id))
             .and_then(|op| store.operation(op.id).now_or_never()?.ok()?);
+            intent_first(stage, store, record.id);
             let seen = of_one(stage, before.as_ref(), record, ended.as_ref());
             let mut model = stage.model.borrow_mut();
             note_calls(&mut model, &seen.record);
             model.seen.insert(seen.record.id, seen);
         }
     }
+}
+
+/// An effect that has reached the backend is in the ledger, whose rows outlive it.
+fn intent_first(stage: &Stage, store: &Store, id: SandboxId) {
+    let (Some(newest), Some(Ok(receipt))) = (
+        stage.world.newest_effect(id),
+        store.newest_receipt(id).now_or_never(),
+    ) else {
+        return;
+    };
+    let receipt = receipt.map(|receipt| receipt.key);
+    stage.expect(Invariant::IntentFirst, receipt >= Some(newest), || {
+        format!("{id}: {newest:?} was carried out, the ledger is at {receipt:?}")
+    });
 }
 
 /// What the backend has seen that must never be.
@@ -109,29 +152,97 @@ fn of_one(
     }
     capacity(stage, before.map(|seen| &seen.record), &record);
     contents(stage, &record);
+    at_rest(stage, &record);
+    resident(stage, &record);
+    let goes_on = before
+        .filter(|before| before.record.running.as_ref().map(|op| op.id) == running_id(&record));
     let mut seen = Seen {
         asleep_with: before.and_then(|seen| seen.asleep_with),
+        was_ready: before.and_then(|seen| seen.was_ready),
         suspending: before.and_then(|seen| seen.suspending),
+        since: goes_on.map_or((stage.time.now(), stage.disk_trouble.get()), |it| it.since),
         record,
     };
-    if let Some(ended) = ended {
-        of_its_end(stage, &mut seen, ended, memory);
+    if let (Some(before), Some(ended)) = (before, ended) {
+        ends::of(stage, &before.record, &mut seen, ended);
     }
     match &seen.record.running {
         Some(op) if matches!(op.verb, Verb::Suspend { .. }) => {
             if seen.suspending.map(|(id, _)| id) != Some(op.id) {
-                seen.suspending = Some((op.id, memory));
+                seen.suspending = Some((op.id, Before::of(stage, id)));
             }
         }
         Some(_) | None => {}
     }
     match seen.record.phase() {
         // What is taken for lost, and is not, is found again by a resume.
-        Phase::Ready => seen.asleep_with = memory.or(seen.asleep_with),
+        Phase::Ready => {
+            seen.asleep_with = memory.or(seen.asleep_with);
+            seen.was_ready = memory.or(seen.was_ready);
+        }
         Phase::Suspended(Depth::Stop) => seen.asleep_with = None,
         _ => {}
     }
     seen
+}
+
+fn running_id(record: &Sandbox) -> Option<OperationId> {
+    record.running.as_ref().map(|op| op.id)
+}
+
+/// Nothing runs: what is wanted is what is so.
+fn at_rest(stage: &Stage, record: &Sandbox) {
+    let wanted = match record.phase() {
+        Phase::Ready => Desired::Running,
+        Phase::Suspended(depth) => Desired::Suspended(depth),
+        _ => return,
+    };
+    stage.expect(Invariant::WishIsSo, record.desired == wanted, || {
+        format!("{}: {} and {:?}", record.id, record.phase(), record.desired)
+    });
+}
+
+/// Memory that is told to be resident has compute that holds it.
+fn resident(stage: &Stage, record: &Sandbox) {
+    if record.phase() == Phase::Suspended(Depth::Freeze) {
+        let held = record.compute.may_exist();
+        stage.expect(Invariant::UsedOnce, held, || {
+            format!("{}: frozen, and {:?}", record.id, record.compute)
+        });
+    }
+}
+
+/// Nothing takes the place of a delete, and nothing comes behind it.
+fn dominance(stage: &Stage, before: &Sandbox, now: &Sandbox) {
+    let is_delete = |op: &&Operation| matches!(op.verb, Verb::Delete { .. });
+    let in_line = |record: &Sandbox| [record.running.clone(), record.waiting.clone()];
+    let deletes = in_line(now).iter().flatten().any(|op| is_delete(&op));
+    stage.expect(
+        Invariant::DeleteDominates,
+        !deletes || now.desired == Desired::Deleted,
+        || format!("{}: a delete is in line, and not wanted", now.id),
+    );
+    let known: Vec<_> = in_line(before)
+        .into_iter()
+        .flatten()
+        .map(|op| op.id)
+        .collect();
+    for new in in_line(now).iter().flatten() {
+        if known.contains(&new.id) {
+            continue;
+        }
+        let (id, asked) = (now.id, &new.requester);
+        if before.desired == Desired::Deleted {
+            stage.expect(Invariant::DeleteDominates, is_delete(&new), || {
+                format!("{id}: a {} behind a delete", new.verb.as_str())
+            });
+        } else if is_delete(&new) {
+            let client = asked.starts_with("client-");
+            stage.expect(Invariant::RecordsStay, client, || {
+                format!("{id}: a delete by {asked:?}")
+            });
+        }
+    }
 }
 
 /// From one record to the next.
@@ -167,6 +278,7 @@ fn succession(stage: &Stage, before: &Sandbox, now: &Sandbox, ended: Option<&Ope
             || format!("{id}: {} after {}", now.phase(), before.phase()),
         );
     }
+    dominance(stage, before, now);
     if now.tombstone_at.is_some() && before.tombstone_at.is_none() {
         let by = ended.or(before.running.as_ref()).map(|op| op.verb);
         let may = before.desired == Desired::Deleted
@@ -175,13 +287,12 @@ fn succession(stage: &Stage, before: &Sandbox, now: &Sandbox, ended: Option<&Ope
             format!("{id}: a tombstone by {by:?}")
         });
     }
-    if let (Some(was), Some(is)) = (&before.retained, &now.retained)
-        && was.status == RetainedStatus::Consumed
-        && was.reference == is.reference
+    if let (Some(op), Some(retained)) = (&now.running, &now.retained)
+        && op.verb.starts_compute()
     {
-        let consumed = is.status != RetainedStatus::Available || is.depth == Depth::Stop;
-        stage.expect(Invariant::ConsumedStaysConsumed, consumed, || {
-            format!("{id}: {:?}", is.status)
+        let held = retained.status != RetainedStatus::Available;
+        stage.expect(Invariant::UsedOnce, held, || {
+            format!("{id}: a {} runs, and it is available", op.verb.as_str())
         });
     }
 }
@@ -267,49 +378,4 @@ pub(crate) fn contents(stage: &Stage, record: &Sandbox) {
     stage.expect(Invariant::ContentsStay, lost.is_none(), || {
         format!("{} ({}): {lost:?} is not there", record.id, record.phase())
     });
-}
-
-/// An operation has ended.
-fn of_its_end(stage: &Stage, seen: &mut Seen, ended: &Operation, memory: Option<u64>) {
-    let id = seen.record.id;
-    let outcome = ended.outcome.as_ref();
-    stage.trace.note(format_args!(
-        "ended {} {} {id}: {outcome:?}",
-        ended.verb.as_str(),
-        ended.id
-    ));
-    let ready = seen.record.phase() == Phase::Ready;
-    match (ended.verb, outcome) {
-        (Verb::Suspend { depth, .. }, Some(Outcome::Succeeded { .. })) => {
-            // The next may have begun in the same commit: this is the only moment to see it.
-            seen.asleep_with = memory.filter(|_| depth != Depth::Stop);
-        }
-        (
-            Verb::Resume { .. },
-            Some(Outcome::Succeeded {
-                achieved: Achieved::Memory,
-                ..
-            }),
-        ) => {
-            // What was killed since says nothing.
-            let same = memory.is_none() || seen.asleep_with == memory;
-            stage.expect(Invariant::MemoryIsMemory, same, || {
-                format!(
-                    "{id}: slept with memory {:?}, woke with {memory:?}",
-                    seen.asleep_with
-                )
-            });
-        }
-        (Verb::Suspend { .. }, Some(Outcome::Failed(_) | Outcome::TurnedBack(_))) if ready => {
-            if let (Some((op, Some(was))), Some(is)) = (seen.suspending, memory)
-                && op == ended.id
-            {
-                stage.expect(Invariant::RejectedSuspendLeavesIt, was == is, || {
-                    format!("{id}: memory {was} before, {is} after")
-                });
-            }
-        }
-        _ => {}
-    }
-    seen.suspending = None;
 }

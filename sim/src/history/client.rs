@@ -25,6 +25,9 @@ const SHORT: Duration = Duration::from_secs(2);
 /// One that has.
 const LONG: Duration = Duration::from_secs(150);
 
+/// What a slow disk takes for an answer, and more.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
 /// How long a key is remembered, less an hour.
 const KEY_LIFE: Duration = Duration::from_secs(23 * 3_600);
 
@@ -134,25 +137,51 @@ impl Client {
 
     async fn ask_again(&self) {
         let last = self.stage.model.borrow().last.get(&self.number).cloned();
-        if let Some((verb, key)) = last {
-            self.ask_under(&verb, &key).await;
+        let Some((verb, key)) = last else { return };
+        match verb.otherwise() {
+            Some(other) if self.stage.chance(300) => self.ask_otherwise(other, &key).await,
+            Some(_) | None => self.ask_under(&verb, &key).await,
+        }
+    }
+
+    /// Something else under a key that was used.
+    async fn ask_otherwise(&self, verb: Verb, key: &str) {
+        let known = self.stage.model.borrow().keys.get(key).copied();
+        let Some(known) = known.filter(|_| self.key_lives()) else {
+            return;
+        };
+        let answer = self.doors.verb(&verb, &self.with(key)).await;
+        self.stage
+            .expect(Invariant::OneKeyOneOperation, answer.is_err(), || {
+                format!("{key}, of {known}: {verb:?} was let in as well")
+            });
+        self.note("asked otherwise", answer.map(|_| key.to_owned()));
+    }
+
+    /// A clock that was set forward ends the life of a key.
+    fn key_lives(&self) -> bool {
+        let jumped = self.stage.model.borrow().jumped;
+        jumped + self.stage.time.now() < KEY_LIFE
+    }
+
+    fn with(&self, key: &str) -> Ask {
+        Ask {
+            requester: format!("client-{}", self.number),
+            key: key.to_owned(),
+            wait: Duration::from_secs(self.stage.roll(4) * 20),
         }
     }
 
     async fn ask_under(&self, verb: &Verb, key: &str) {
         let stage = &self.stage;
-        let wait = Duration::from_secs(stage.roll(4) * 20);
-        let ask = Ask {
-            requester: format!("client-{}", self.number),
-            key: key.to_owned(),
-            wait,
-        };
+        let (ask, since) = (self.with(key), stage.time.now());
         stage
             .trace
             .note(format_args!("client {} asks {verb:?}", self.number));
         let answer = self.doors.verb(verb, &ask).await;
         if let Ok(answer) = &answer {
-            self.accepted(key, answer);
+            self.accepted(verb, key, answer);
+            self.told(answer, since);
         }
         let answer = answer.map(|answer| {
             let operation = answer.operation.as_option();
@@ -162,7 +191,7 @@ impl Client {
         self.note("was answered", answer);
     }
 
-    fn accepted(&self, key: &str, answer: &v1::OperationResponse) {
+    fn accepted(&self, verb: &Verb, key: &str, answer: &v1::OperationResponse) {
         let stage = &self.stage;
         let Some(operation) = answer.operation.as_option() else {
             return;
@@ -173,17 +202,34 @@ impl Client {
                 format!("an operation without an id: {operation:?}"),
             );
         };
+        stage.expect(Invariant::JoinedIsEqual, verb.is_in(operation), || {
+            format!("{verb:?} was answered with {operation:?}")
+        });
         let mut model = stage.model.borrow_mut();
         model.accepted.insert(id, sandbox);
         let earlier = model.keys.insert(key.to_owned(), id);
         drop(model);
-        // A clock that was set forward ends the life of a key.
-        let jumped = stage.model.borrow().jumped;
         if let Some(earlier) = earlier
-            && jumped + stage.time.now() < KEY_LIFE
+            && self.key_lives()
         {
             stage.expect(Invariant::OneKeyOneOperation, earlier == id, || {
                 format!("{key}: {earlier}, then {id}")
+            });
+        }
+    }
+
+    /// Who waits is told of an end as soon as it is there.
+    fn told(&self, answer: &v1::OperationResponse, since: Duration) {
+        let stage = &self.stage;
+        let id = answer
+            .operation
+            .as_option()
+            .and_then(|it| it.id.parse().ok());
+        let ended = id.and_then(|id| stage.model.borrow().ended.get(&id).copied());
+        if let Some(ended) = ended {
+            let late = stage.time.now().saturating_sub(ended.max(since));
+            stage.expect(Invariant::WaitersAreTold, late < AT_ONCE, || {
+                format!("{id:?} had ended {late:?} before its client was told")
             });
         }
     }

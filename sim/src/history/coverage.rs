@@ -30,6 +30,43 @@ const PHASES: [&str; 8] = [
     "tombstone",
 ];
 
+/// Only while an operation runs is an effect under way.
+const OF_EFFECTS: &[&str] = &["creating", "suspending", "resuming", "deleting"];
+/// What is gone is looked at no more; that a look is still on its way when it goes is chance.
+const OF_LOOKS: &[&str] = &[
+    "creating",
+    "ready",
+    "suspending",
+    "suspended",
+    "resuming",
+    "failed",
+    "deleting",
+];
+/// A supervisor presents itself where it is expected, or where its connection has ended. What sleeps,
+/// has failed or is being deleted expects nobody; that one comes all the same is chance.
+const OF_ATTACHES: &[&str] = &["creating", "ready", "suspending", "resuming"];
+/// It is spoken to when it is there. A create speaks to it only to start a main process, and these
+/// sandboxes have none.
+const OF_CALLS: &[&str] = &["ready", "suspending", "resuming"];
+/// Quiesce, detach and terminate are a suspend's.
+const OF_SUSPENDS: &[&str] = &["suspending"];
+
+/// The phases in which a fault has to be met. A kind that is not named here has to be met at all: when
+/// a late effect arrives, the sandbox may be in any phase.
+fn expected(fault: &str) -> &'static [&'static str] {
+    match fault {
+        "LoseReply" | "ActLate Locked" | "ActLate Fenced" | "Crash AfterEffect" | "LockHeld" => {
+            OF_EFFECTS
+        }
+        "Rejected" | "Missing" | "Unknown" | "Fenced" | "Unsupported" | "Delay" | "DelayReply"
+        | "InTransition" | "Stale" | "Empty" | "Crash BeforeEffect" => OF_LOOKS,
+        "NeverAttach" | "AttachLate" | "OldCredentials" | "AgentDies" => OF_ATTACHES,
+        "AgentHangs" => OF_CALLS,
+        "AgentLies" => OF_SUSPENDS,
+        _ => &[],
+    }
+}
+
 impl Coverage {
     fn lock(&self) -> MutexGuard<'_, Counts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -76,8 +113,8 @@ impl Coverage {
         }
     }
 
-    /// Steps that were reached and never crashed at, and faults that never happened of those that
-    /// were dialled.
+    /// Steps that were reached and never crashed at, and, of the faults that are dialled, those that
+    /// never happened at all or in one of the phases in which they have to.
     #[must_use]
     pub fn zeros(&self, dialled: &[String]) -> Vec<String> {
         let counts = self.lock();
@@ -86,20 +123,29 @@ impl Coverage {
             .keys()
             .map(|(fault, _)| fault.as_str())
             .collect();
+        let dialled: BTreeSet<&String> = dialled.iter().collect();
         let faults = dialled.iter().filter(|fault| !met.contains(fault.as_str()));
+        let cells = dialled.iter().flat_map(|fault| {
+            let phases = expected(fault).iter();
+            let met = |phase: &&&str| counts.faults.contains_key(&((*fault).clone(), **phase));
+            phases
+                .filter(move |phase| !met(phase))
+                .map(move |phase| format!("fault {fault} while {phase}"))
+        });
         let steps = counts
             .steps
             .iter()
             .filter(|(_, (_, crashed))| *crashed == 0);
         faults
             .map(|fault| format!("fault {fault}"))
+            .chain(cells)
             .chain(steps.map(|((step, side), (reached, _))| {
                 format!("crash {side} {step} (reached {reached} times)")
             }))
             .collect()
     }
 
-    /// Phase by fault.
+    /// Phase by fault. `-`: does not have to be met.
     #[must_use]
     pub fn fault_table(&self) -> String {
         let counts = self.lock();
@@ -113,7 +159,12 @@ impl Coverage {
             let mut row = vec![fault.clone()];
             row.extend(PHASES.iter().map(|phase| {
                 let count = counts.faults.get(&(fault.clone(), *phase));
-                count.map_or("-".to_owned(), u64::to_string)
+                let none = if expected(fault).contains(phase) {
+                    "0"
+                } else {
+                    "-"
+                };
+                count.map_or(none.to_owned(), u64::to_string)
             }));
             table.add_row(row);
         }

@@ -24,6 +24,22 @@ pub struct CrashDials {
     pub most: u32,
 }
 
+/// Steps that are seldom reached, in whose middle a gateway dies this much more often.
+const MORE: u64 = 8;
+const RARE: [&str; 11] = [
+    "commit debt",
+    "commit end_",
+    "commit fall_back",
+    "fallback",
+    "give_up_memory",
+    "lift_quiesce",
+    "reattach",
+    "resume.any.suspend_stop",
+    "start.any",
+    "suspend.freeze.attach",
+    "unquiesce",
+];
+
 /// The payload of the unwinding that ends a task there.
 pub(crate) struct Crashed;
 
@@ -98,15 +114,15 @@ impl Crashes {
         self.time.wake_root();
     }
 
-    fn chosen(&self, dial: impl Fn(&CrashDials) -> u16) -> bool {
+    fn chosen(&self, times: u64, dial: impl Fn(&CrashDials) -> u16) -> bool {
         let mut inner = self.lock();
-        let chance = u64::from(dial(&inner.dials));
+        let chance = u64::from(dial(&inner.dials)) * times;
         chance > 0 && inner.dice.next() % 1000 < chance && inner.count < inner.dials.most
     }
 
     /// An await point is ahead.
     pub(crate) fn moment(&self, what: &dyn fmt::Display) {
-        if !self.is_dead() && self.chosen(|dials| dials.moment) {
+        if !self.is_dead() && self.chosen(1, |dials| dials.moment) {
             self.die(&format_args!("at {what}"));
         }
     }
@@ -115,7 +131,8 @@ impl Crashes {
         self.coverage.reached(what, side);
         if !self.is_dead() {
             self.trace.note(format_args!("{side} {what}"));
-            if !self.chosen(dial) {
+            let rare = RARE.iter().any(|rare| what.contains(rare));
+            if !self.chosen(if rare { MORE } else { 1 }, dial) {
                 return;
             }
             self.coverage.crashed(what, side);

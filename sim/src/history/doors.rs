@@ -47,6 +47,48 @@ pub(crate) enum Verb {
     Delete(Target),
 }
 
+impl Verb {
+    /// The same verb with another parameter, if it has one.
+    pub(crate) fn otherwise(&self) -> Option<Self> {
+        match self {
+            Self::Create(name) => Some(Self::Create(format!("{name}-too"))),
+            Self::Suspend(target, v1::Depth::DEPTH_STOP) => {
+                Some(Self::Suspend(target.clone(), v1::Depth::DEPTH_FREEZE))
+            }
+            Self::Suspend(target, _) => Some(Self::Suspend(target.clone(), v1::Depth::DEPTH_STOP)),
+            Self::Resume(target, fallback) => Some(Self::Resume(target.clone(), !fallback)),
+            Self::Start(_) | Self::Delete(_) => None,
+        }
+    }
+
+    /// Whether an operation is what was asked for.
+    pub(crate) fn is_in(&self, operation: &v1::Operation) -> bool {
+        let has = |key, value: &str| operation.parameters.get(key).is_some_and(|it| it == value);
+        let (kind, same) = match self {
+            Self::Create(_) => (v1::OperationKind::OPERATION_KIND_CREATE, true),
+            Self::Suspend(_, depth) => (
+                v1::OperationKind::OPERATION_KIND_SUSPEND,
+                match depth {
+                    v1::Depth::DEPTH_FREEZE => has("depth", "freeze"),
+                    v1::Depth::DEPTH_STOP => has("depth", "stop"),
+                    // Whoever names none is content with any.
+                    _ => true,
+                },
+            ),
+            Self::Resume(_, fallback) => (
+                v1::OperationKind::OPERATION_KIND_RESUME,
+                has("restart_if_restore_fails", &fallback.to_string()),
+            ),
+            Self::Start(_) => (v1::OperationKind::OPERATION_KIND_START, true),
+            Self::Delete(_) => (
+                v1::OperationKind::OPERATION_KIND_DELETE,
+                has("abandon", "false"),
+            ),
+        };
+        same && operation.kind == kind
+    }
+}
+
 /// Who asks, under which key, and how long for.
 pub(crate) struct Ask {
     pub requester: String,

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use overwinter_driver::DriverError;
-use overwinter_driver::testkit::{CallSite, Dials, Dice, Fault, FaultPlan, Seeded};
+use overwinter_driver::testkit::{CallKind, CallSite, Dice, Fault, FaultPlan, Late, Seeded};
 use overwinter_lifecycle::ids::SandboxId;
 use overwinter_store::Store;
 
 use super::coverage::Coverage;
 use super::crashes::Crashes;
+use super::profile::Profile;
 use super::trace::Trace;
 
 /// What the record says, for whoever stands outside of the gateway.
@@ -47,7 +48,10 @@ pub(crate) struct Plan {
     seeded: Seeded,
     /// `Fenced` and `Unsupported`, of a thousand effects.
     other_errors: u16,
+    discards: u16,
     on: AtomicBool,
+    /// No effect is answered.
+    out: AtomicBool,
     trace: Trace,
     coverage: Coverage,
     crashes: Crashes,
@@ -56,16 +60,22 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(
-        (seed, dials, other_errors): (u64, Dials, u16),
+        seed: u64,
+        profile: &Profile,
         trace: Trace,
         coverage: Coverage,
         crashes: Crashes,
         records: Records,
     ) -> Self {
         Self {
-            seeded: Seeded { seed, dials },
-            other_errors,
+            seeded: Seeded {
+                seed,
+                dials: profile.dials.clone(),
+            },
+            other_errors: profile.other_errors,
+            discards: profile.discards,
             on: AtomicBool::new(true),
+            out: AtomicBool::new(false),
             trace,
             coverage,
             crashes,
@@ -76,33 +86,54 @@ impl Plan {
     /// No more faults.
     pub(crate) fn end(&self) {
         self.on.store(false, Ordering::Relaxed);
+        self.outage(false);
+    }
+
+    pub(crate) fn outage(&self, out: bool) {
+        self.out.store(out, Ordering::Relaxed);
+    }
+
+    /// Nothing that is asked for happens, and nobody says so.
+    fn unanswered(&self, call: &CallSite) -> Option<Fault> {
+        if !self.out.load(Ordering::Relaxed) || !Fault::LoseReply.fits(call.kind) {
+            return None;
+        }
+        // Far away, every other request arrives after all.
+        let mut dice = self.dice(17, call);
+        if self.seeded.dials.act_late_fenced > 0 && dice.next().is_multiple_of(2) {
+            let longest = self.seeded.dials.longest.as_micros() as u64;
+            let after = Duration::from_micros(dice.next() % longest.max(1));
+            let late = Late::Fenced;
+            return Some(Fault::ActLate { after, late });
+        }
+        Some(Fault::Fail(DriverError::Unknown("no answer".to_owned())))
+    }
+
+    /// One call, one chance.
+    fn dice(&self, which: u64, call: &CallSite) -> Dice {
+        let sandbox = call.sandbox.map_or(0, |id| id.0.as_u128());
+        Dice::new(&[
+            self.seeded.seed,
+            which,
+            sandbox as u64,
+            call.kind as u64,
+            call.nth,
+        ])
     }
 
     /// Nothing is done in no time: others act in between.
     fn latency(&self, call: &CallSite) -> Option<Fault> {
-        let sandbox = call.sandbox.map_or(0, |id| id.0.as_u128());
-        let words = [
-            self.seeded.seed,
-            11,
-            sandbox as u64,
-            call.kind as u64,
-            call.nth,
-        ];
-        let micros = 1 + Dice::new(&words).next() % LONGEST_LATENCY;
+        let micros = 1 + self.dice(11, call).next() % LONGEST_LATENCY;
         let delay = Fault::Delay(Duration::from_micros(micros));
         delay.fits(call.kind).then_some(delay)
     }
 
     fn other(&self, call: &CallSite) -> Option<Fault> {
-        let sandbox = call.sandbox?.0.as_u128();
-        let words = [
-            self.seeded.seed,
-            9,
-            sandbox as u64,
-            call.kind as u64,
-            call.nth,
-        ];
-        let mut dice = Dice::new(&words);
+        call.sandbox?;
+        let mut dice = self.dice(9, call);
+        if call.kind == CallKind::Discard && dice.next() % 1000 < u64::from(self.discards) {
+            return Some(Fault::Fail(DriverError::Unknown("injected".to_owned())));
+        }
         if dice.next() % 1000 >= u64::from(self.other_errors) {
             return None;
         }
@@ -128,7 +159,8 @@ fn name(fault: &Fault) -> String {
 }
 
 /// The faults that these dials lead to.
-pub(crate) fn dialled(dials: &Dials, other_errors: u16) -> Vec<String> {
+pub(crate) fn dialled(profile: &Profile) -> Vec<String> {
+    let (dials, other_errors) = (&profile.dials, profile.other_errors);
     let all = [
         (dials.reject, "Rejected"),
         (dials.missing, "Missing"),
@@ -152,6 +184,9 @@ pub(crate) fn dialled(dials: &Dials, other_errors: u16) -> Vec<String> {
         (dials.agent_lies, "AgentLies"),
         (other_errors, "Fenced"),
         (other_errors, "Unsupported"),
+        (dials.act_late_fenced, "Late AfterRetry"),
+        (dials.act_late_fenced, "Late AfterNewer"),
+        (dials.act_late_fenced, "Late AfterDelete"),
     ];
     let on = all.into_iter().filter(|(dial, _)| *dial > 0);
     on.map(|(_, name)| name.to_owned()).collect()
@@ -161,7 +196,11 @@ impl FaultPlan for Plan {
     fn decide(&self, call: &CallSite) -> Option<Fault> {
         let on = self.on.load(Ordering::Relaxed);
         let fault = on
-            .then(|| self.seeded.decide(call).or_else(|| self.other(call)))
+            .then(|| {
+                self.unanswered(call)
+                    .or_else(|| self.seeded.decide(call))
+                    .or_else(|| self.other(call))
+            })
             .flatten()
             .filter(|fault| fault.fits(call.kind));
         match (call.sandbox, &fault) {

@@ -4,13 +4,14 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use overwinter_driver::Driver;
+use connectrpc::ConnectError;
+use overwinter_driver::{Driver, Observed};
 use overwinter_gateway::api::Api;
 use overwinter_gateway::ports::Ids as _;
-use overwinter_lifecycle::Phase;
 use overwinter_lifecycle::ids::SandboxId;
 use overwinter_lifecycle::operation::Outcome;
-use overwinter_lifecycle::record::Sandbox;
+use overwinter_lifecycle::record::{Compute, Sandbox};
+use overwinter_lifecycle::{Depth, Phase};
 use overwinter_store::ListFilter;
 
 use super::doors::{Ask, Doors, Target, Verb};
@@ -20,6 +21,8 @@ use super::stage::Stage;
 
 /// Whatever is under way has a deadline far below this.
 const TO_SETTLE: Duration = Duration::from_secs(3 * 3_600);
+/// Two rounds of the gateway's housekeeping, and more.
+const TO_NOTICE: Duration = Duration::from_secs(90);
 const LOOKS: Duration = Duration::from_secs(5);
 const WAIT: Duration = Duration::from_secs(3_000);
 
@@ -42,6 +45,8 @@ impl Finale {
     async fn all(&self) -> Result<(), Over> {
         self.settle().await?;
         self.no_intent_is_lost().await?;
+        self.records_are_true().await?;
+        self.loss_is_noticed().await?;
         let mut living = self.living().await?;
         // Those that run first: they make room.
         living.sort_by_key(|sandbox| (sandbox.phase() != Phase::Ready, sandbox.id));
@@ -118,6 +123,66 @@ impl Finale {
         }
     }
 
+    /// What was noticed late, was noticed by now; of a backend that lies only what is there counts,
+    /// and only where a new gateway has looked again.
+    async fn records_are_true(&self) -> Result<(), Over> {
+        self.stage.sleep(TO_NOTICE).await;
+        let lies = self.stage.profile.backend_lies();
+        if lies && self.stage.ends_in_this_life {
+            return Ok(());
+        }
+        for sandbox in self.living().await? {
+            let truth = self.stage.world.truth(sandbox.id);
+            let so = match (sandbox.phase(), truth) {
+                (Phase::Ready, Observed::Live { .. })
+                | (Phase::Suspended(Depth::Freeze), Observed::Frozen { .. })
+                | (Phase::Suspended(Depth::Stop), Observed::Absent | Observed::Stopped) => true,
+                (Phase::Ready | Phase::Suspended(Depth::Freeze), _) => false,
+                (Phase::Suspended(_), _) => lies,
+                _ => true,
+            };
+            self.stage.expect(Invariant::RecordsAreTrue, so, || {
+                format!("{} is {} and {truth:?}", sandbox.id, sandbox.phase())
+            });
+        }
+        self.so_far()
+    }
+
+    /// One that runs and one that is frozen are killed, and nobody asks.
+    async fn loss_is_noticed(&self) -> Result<(), Over> {
+        for phase in [Phase::Ready, Phase::Suspended(Depth::Freeze)] {
+            let living = self.living().await?;
+            let mut fit = living.iter().filter(|sandbox| sandbox.phase() == phase);
+            let Some(id) = fit.next().map(|sandbox| sandbox.id) else {
+                continue;
+            };
+            self.stage.trace.note(format_args!("kill {id}, {phase}"));
+            if !self.stage.world.kill(id) {
+                continue;
+            }
+            self.stage.sleep(TO_NOTICE).await;
+            let now = self.api.reconciler.store.get(id).await.ok().flatten();
+            let now = now.map(|sandbox| (sandbox.phase(), sandbox.compute));
+            let noticed = match now {
+                Some((Phase::Failed, Compute::Absent)) => phase == Phase::Ready,
+                Some((Phase::Suspended(Depth::Stop), Compute::Absent)) => phase != Phase::Ready,
+                _ => false,
+            };
+            self.stage.expect(Invariant::LossIsNoticed, noticed, || {
+                format!("{id} was {phase} and was killed: {now:?}")
+            });
+        }
+        self.so_far()
+    }
+
+    fn so_far(&self) -> Result<(), Over> {
+        if self.stage.violation.borrow().is_some() {
+            Err(Over)
+        } else {
+            Ok(())
+        }
+    }
+
     async fn no_intent_is_lost(&self) -> Result<(), Over> {
         let accepted = self.stage.model.borrow().accepted.clone();
         let store = &self.api.reconciler.store;
@@ -149,26 +214,25 @@ impl Finale {
                     format!("{id} of {sandbox}: {:?}", operation.outcome)
                 });
         }
-        if self.stage.violation.borrow().is_some() {
-            Err(Over)
-        } else {
-            Ok(())
-        }
+        self.so_far()
     }
 
-    async fn verb(&self, verb: Verb) -> Result<(), String> {
+    async fn verb(&self, verb: Verb) -> Result<(), NotDone> {
         let ask = Ask {
             requester: "client-finale".to_owned(),
             key: String::new(),
             wait: WAIT,
         };
-        let answer = (self.doors.verb(&verb, &ask).await).map_err(|error| error.to_string())?;
+        let answer = self.doors.verb(&verb, &ask).await?;
         let operation = answer.operation.into_option();
         let outcome = operation.and_then(|operation| operation.outcome.into_option());
         use overwinter_api::v1::__buffa::oneof::outcome::Result as Ended;
         match outcome.and_then(|outcome| outcome.result) {
             Some(Ended::Succeeded(_)) => Ok(()),
-            other => Err(format!("{verb:?}: {other:?} {:?}", answer.disposition)),
+            other => Err(NotDone::Ended {
+                verb,
+                how: format!("{other:?} {:?}", answer.disposition),
+            }),
         }
     }
 
@@ -181,7 +245,7 @@ impl Finale {
                 Ok(()) => Ok(()),
                 Err(resume) => {
                     let start = self.verb(Verb::Start(target.clone())).await;
-                    start.map_err(|start| format!("{resume}; {start}"))
+                    start.map_err(|start| resume.then(start))
                 }
             };
             self.stage.coverage.tested(Invariant::AlwaysAWayOut.name());
@@ -191,7 +255,7 @@ impl Finale {
                 self.failed(Invariant::AlwaysAWayOut, how)
             })?;
         }
-        let ran = self.use_it(&target).await;
+        let ran = self.use_it(&target, id).await;
         ran.map_err(|how| {
             self.failed(
                 Invariant::AlwaysAWayOut,
@@ -204,34 +268,32 @@ impl Finale {
         gone.map_err(|how| self.failed(Invariant::DeleteLeadsOut, format!("{id}: {how}")))
     }
 
-    /// What is Ready can be used, or is found not to be, and then can be woken.
-    async fn use_it(&self, target: &Target) -> Result<(), String> {
-        let process = || self.ids.next().to_string();
-        if let Ok(0) = self.doors.run(target, process(), &["true"]).await {
-            return Ok(());
-        }
-        // Its compute may have gone just before: that is noticed, and a resume brings it back.
-        self.stage.sleep(Duration::from_secs(120)).await;
-        let again = self.doors.run(target, process(), &["true"]).await;
-        match again {
-            Ok(0) => Ok(()),
-            Ok(code) => Err(format!("`true` ends with {code}")),
-            Err(unusable) => {
-                let asleep = self
-                    .verb(Verb::Suspend(
-                        target.clone(),
-                        overwinter_api::v1::Depth::DEPTH_STOP,
-                    ))
-                    .await;
-                self.verb(Verb::Resume(target.clone(), true))
-                    .await
-                    .map_err(|resume| format!("{unusable}; {asleep:?}; {resume}"))?;
-                match self.doors.run(target, process(), &["true"]).await {
-                    Ok(0) => Ok(()),
-                    Ok(code) => Err(format!("`true` ends with {code}")),
-                    Err(error) => Err(format!("{unusable}; after a resume: {error}")),
-                }
+    /// What is Ready can be used at once where its supervisor is there; where it is not, and has not
+    /// come back, a stop and a resume bring one.
+    async fn use_it(&self, target: &Target, id: SandboxId) -> Result<(), NotDone> {
+        let attached = self.stage.world.connection_of(id).is_some();
+        let Err(first) = self.run_true(target).await else {
+            if attached {
+                let usable = Invariant::ReadyIsUsable.name();
+                self.stage.coverage.tested(usable);
             }
+            return Ok(());
+        };
+        self.stage.expect(Invariant::ReadyIsUsable, !attached, || {
+            format!("{id}: {first}")
+        });
+        let depth = overwinter_api::v1::Depth::DEPTH_STOP;
+        let asleep = self.verb(Verb::Suspend(target.clone(), depth)).await;
+        asleep.map_err(|asleep| first.then(asleep))?;
+        self.verb(Verb::Resume(target.clone(), true)).await?;
+        self.run_true(target).await
+    }
+
+    async fn run_true(&self, target: &Target) -> Result<(), NotDone> {
+        let process = self.ids.next().to_string();
+        match self.doors.run(target, process, &["true"]).await? {
+            0 => Ok(()),
+            code => Err(NotDone::EndsWith(code)),
         }
     }
 
@@ -277,3 +339,22 @@ impl Finale {
 
 /// An invariant does not hold.
 struct Over;
+
+/// What was asked for at the end did not come to be.
+#[derive(Debug, thiserror::Error)]
+enum NotDone {
+    #[error(transparent)]
+    Refused(#[from] ConnectError),
+    #[error("{verb:?}: {how}")]
+    Ended { verb: Verb, how: String },
+    #[error("`true` ends with {0}")]
+    EndsWith(i32),
+    #[error("{0}; then {1}")]
+    Twice(Box<Self>, Box<Self>),
+}
+
+impl NotDone {
+    fn then(self, next: Self) -> Self {
+        Self::Twice(Box::new(self), Box::new(next))
+    }
+}

@@ -15,6 +15,20 @@ macro_rules! invariants {
                 match self { $(Self::$name => stringify!($name),)+ }
             }
 
+            /// Whether it is looked at all the time, by the backend or by the panic hook, and so was
+            /// put to the test whenever anything happened.
+            #[must_use]
+            pub const fn is_watched(self) -> bool {
+                matches!(
+                    self,
+                    Self::NeverTwo
+                        | Self::NoStaleWrite
+                        | Self::DetachedBeforeFrozen
+                        | Self::OldCredentialsRefused
+                        | Self::NoPanic
+                )
+            }
+
             /// Its meaning, in a line.
             #[must_use]
             pub const fn means(self) -> &'static str {
@@ -43,12 +57,22 @@ invariants! {
     MemoryIsMemory,
     /// A suspend that ends with the sandbox Ready has left what runs untouched.
     RejectedSuspendLeavesIt,
-    /// Retained state that was consumed is never available again.
-    ConsumedStaysConsumed,
-    /// Only a delete, or a create that came to nothing, makes a tombstone, and only its sweep takes a record away.
+    /// What is retained is in the hands of one operation while that wakes it, and given back only where nothing ran on it.
+    UsedOnce,
+    /// A strict resume brings memory back, or fails.
+    StrictIsStrict,
+    /// Only a delete that was asked for, or a create that came to nothing, makes a tombstone, and only its sweep takes a record away.
     RecordsStay,
-    /// Once asked for, deleted is what is wanted; a tombstone is for ever.
+    /// Once asked for, deleted is what is wanted, nothing takes a delete's place in line or comes behind it; a tombstone is for ever.
     DeleteDominates,
+    /// At rest, what is wanted is what is so.
+    WishIsSo,
+    /// What an operation is told to have done is so.
+    ToldIsSo,
+    /// Done is said of a wake only when the supervisor has proved the newest incarnation.
+    ReadyIsProved,
+    /// No effect reaches the backend whose intent is not in the ledger.
+    IntentFirst,
     /// Fence, incarnation and revision never go back, and a new operation has a new fence.
     NumbersRise,
     /// Compute holds an incarnation that was issued.
@@ -57,12 +81,24 @@ invariants! {
     NothingUnasked,
     /// The same request under the same key is one operation.
     OneKeyOneOperation,
+    /// Whoever is told of an operation has asked for just that.
+    JoinedIsEqual,
+    /// Whoever waits for an operation is told at once when it ends.
+    WaitersAreTold,
     /// Whatever runs holds its place in the capacity.
     CapacityHolds,
     /// No start begins over the limits.
     LimitsHold,
-    /// Once faults have stopped, every operation ends, and everyone who waits is told.
+    /// No owner goes on for longer than the deadlines of its operation allow.
+    DeadlinesHold,
+    /// Once faults have stopped, every operation ends.
     EveryOperationEnds,
+    /// Once faults have stopped, what the records say of compute is so.
+    RecordsAreTrue,
+    /// Compute that is lost is noticed without anybody's asking.
+    LossIsNoticed,
+    /// What is Ready and attached can be used.
+    ReadyIsUsable,
     /// An accepted operation is not forgotten, and one that was superseded names its successor.
     NoIntentIsLost,
     /// From wherever it is left, a verb leads back to Ready.

@@ -14,34 +14,42 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures::StreamExt as _;
-use futures::future::{BoxFuture, select};
+use futures::future::{BoxFuture, join, select};
 use futures::stream::FuturesUnordered;
 use overwinter_driver::Driver;
 use overwinter_driver::testkit::{Dice, SimDriver, Spawn};
 use overwinter_gateway::api::Api;
-use overwinter_gateway::ports::{Ids, Ports};
+use overwinter_gateway::ports::{self, Ids, Ports};
 use overwinter_gateway::reconciler::Drivers;
-use overwinter_gateway::run::Gateway;
+use overwinter_gateway::run::{Gateway, StartError};
 use overwinter_gateway::sessions::{CredentialKey, Hub};
-use overwinter_store::{CommitPoint, Identity, Location, Store, StoreOptions, WriterKind};
+use overwinter_lifecycle::ids::Millis;
+use overwinter_store::{
+    CommitPoint, Identity, Location, PaceHook, Store, StoreError, StoreOptions, WriterKind,
+};
 use uuid::Uuid;
 
 use super::checks;
 use super::client::Client;
-use super::crashes::Crashed;
+use super::crashes::{Crashed, Crashes};
 use super::doors::Doors;
 use super::finale::Finale;
 use super::invariant::Invariant;
 use super::mishaps;
 use super::panics;
+use super::profile::DEADLINES;
 use super::stage::Stage;
 use super::time::VirtualTime;
+use super::watch;
 
 /// Compute of another gateway.
 pub(crate) const FOREIGN: &str = "not-ours";
 /// Until whoever watches over a gateway has started it again.
 const DOWN: Duration = Duration::from_secs(20);
+/// Microseconds that a commit takes on a slow disk, at most.
+const SLOWEST: u64 = 1_500_000;
 /// A history that comes to no end.
 const MOST_EVENTS: u64 = 20_000_000;
 
@@ -129,6 +137,7 @@ impl Lives<'_> {
     pub(crate) fn live(&mut self, purpose: Purpose) -> End {
         let stage = self.stage.clone();
         stage.crashes.revive();
+        stage.life.set(stage.life.get() + 1);
         let time = stage.time.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             // A crash is seen after each task, before any other runs.
@@ -204,6 +213,7 @@ fn root(
         checks::after_commits(stage, api);
     }
     checks::of_the_world(stage);
+    landings(stage);
     if stage.time.is_stuck() {
         let how = "nothing can run and no timer is set";
         stage.violate(Invariant::EveryOperationEnds, how.to_owned());
@@ -220,6 +230,16 @@ fn root(
         cx.waker().wake_by_ref();
     }
     polled.map(|()| End::Done)
+}
+
+/// Effects that have come late.
+fn landings(stage: &Stage) {
+    for (sandbox, landing) in stage.world.take_landings() {
+        stage.trace.note(format_args!("late {landing:?} {sandbox}"));
+        if let Some(phase) = stage.records.phase(sandbox) {
+            stage.coverage.fault(&format!("Late {landing:?}"), phase);
+        }
+    }
 }
 
 /// A crash inside a call unwinds to here.
@@ -256,11 +276,14 @@ async fn script(
     // Where not even the reserve has room a gateway does not start; whoever watches over it starts it
     // again when there is.
     stage.full.store(false, Ordering::Relaxed);
+    stage.slow.store(false, Ordering::Relaxed);
+    stage.plan.outage(false);
     let (api, driver) = match start(&stage, &folder, identity, &ids).await {
         Ok(started) => started,
-        Err(why) => return stage.violate(Invariant::AlwaysStarts, why),
+        Err(why) => return stage.violate(Invariant::AlwaysStarts, why.to_string()),
     };
     stage.coverage.tested(Invariant::AlwaysStarts.name());
+    stage.up_since.set(stage.time.now());
     stage.trace.note(format_args!("gateway up, {purpose:?}"));
     *shown.borrow_mut() = Some(api.clone());
     let doors = match Doors::open(&api) {
@@ -282,19 +305,77 @@ async fn script(
                 })
                 .collect();
             let clients = clients.collect::<Vec<()>>();
-            select(pin!(clients), pin!(mishaps::run(stage.clone()))).await;
+            let meanwhile = join(mishaps::run(stage.clone()), watch::run(&stage));
+            select(pin!(clients), pin!(meanwhile)).await;
+            if !stage.ends_in_this_life {
+                return;
+            }
         }
-        Purpose::Finale => {
-            let finale = Finale {
-                stage,
-                doors,
-                api,
-                driver,
-                ids,
-            };
-            finale.run().await;
-        }
+        Purpose::Finale => {}
     }
+    stage.faults_end();
+    let finale = Finale {
+        stage: stage.clone(),
+        doors,
+        api,
+        driver,
+        ids,
+    };
+    select(pin!(finale.run()), pin!(watch::run(&stage))).await;
+}
+
+/// A slow disk: a commit takes its time.
+fn pace(stage: &Stage) -> PaceHook {
+    let (slow, time, crashes) = (
+        stage.slow.clone(),
+        stage.time.clone(),
+        stage.crashes.clone(),
+    );
+    let dice = Arc::new(Mutex::new(Dice::new(&[stage.roll(u64::MAX)])));
+    Arc::new(move |label| {
+        let sleep = slow.load(Ordering::Relaxed).then(|| {
+            let mut dice = dice.lock().unwrap_or_else(PoisonError::into_inner);
+            let micros = dice.next() % SLOWEST;
+            crashes.moment(&format_args!("a slow {label}"));
+            time.sleep(Duration::from_micros(micros))
+        });
+        Box::pin(async move {
+            if let Some(sleep) = sleep {
+                sleep.await;
+            }
+        })
+    })
+}
+
+/// The gateway's clock: whoever sleeps may not wake up again.
+struct MortalClock {
+    time: VirtualTime,
+    crashes: Crashes,
+}
+
+#[async_trait]
+impl ports::Clock for MortalClock {
+    fn wall(&self) -> Millis {
+        Millis(self.time.wall_ms())
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.time.now()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.crashes.moment(&"a sleep");
+        self.time.sleep(time).await;
+        self.crashes.moment(&"the end of a sleep");
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum NotStarted {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Gateway(#[from] StartError),
 }
 
 async fn start(
@@ -302,7 +383,7 @@ async fn start(
     folder: &Path,
     identity: Identity,
     ids: &SeededIds,
-) -> Result<(Api, Arc<dyn Driver>), String> {
+) -> Result<(Api, Arc<dyn Driver>), NotStarted> {
     let crashes = stage.crashes.clone();
     let (full, dice) = (
         stage.full.clone(),
@@ -312,8 +393,9 @@ async fn start(
         location: Location::Folder(folder.to_owned()),
         writer: WriterKind::Inline,
         limits: stage.profile.limits,
-        now: overwinter_gateway::ports::Clock::wall(&stage.time),
+        now: Millis(stage.time.wall_ms()),
         identity: Some(identity),
+        pace: Some(pace(stage)),
         full: Some(Arc::new(move |_label, reserve_given_up| {
             let sometimes = || {
                 let mut dice = dice.lock().unwrap_or_else(PoisonError::into_inner);
@@ -329,7 +411,7 @@ async fn start(
             crashes.commit(label, side);
         })),
     };
-    let store = Store::open(options).map_err(|error| error.to_string())?;
+    let store = Store::open(options)?;
     stage.records.set(Some(store.clone()));
     let hub = Hub::new(CredentialKey::new(store.meta().key));
     let driver: Arc<dyn Driver> =
@@ -337,12 +419,14 @@ async fn start(
     let mut drivers = Drivers::default();
     drivers.add(driver.clone()).await;
     let ports = Ports {
-        clock: Arc::new(stage.time.clone()),
+        clock: Arc::new(MortalClock {
+            time: stage.time.clone(),
+            crashes: stage.crashes.clone(),
+        }),
         ids: Arc::new(ids.clone()),
         crash: Some(Arc::new(stage.crashes.clone())),
     };
     let gateway = Gateway::assemble(store, hub, drivers, ports).await;
-    let gateway = gateway.map_err(|error| error.to_string())?;
-    let api = gateway.begin().await.map_err(|error| error.to_string())?;
+    let api = gateway?.with_deadlines(DEADLINES).begin().await?;
     Ok((api, driver))
 }

@@ -1,7 +1,7 @@
 //! What happens behind the gateway's back.
 
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use overwinter_lifecycle::ids::SandboxId;
@@ -9,7 +9,9 @@ use overwinter_lifecycle::ids::SandboxId;
 use super::stage::Stage;
 
 const BETWEEN: Duration = Duration::from_secs(2);
-const FULL_FOR: Duration = Duration::from_secs(20);
+const TROUBLE: Duration = Duration::from_secs(20);
+/// Longer than any owner may go on.
+const OUTAGE: Duration = Duration::from_secs(200);
 
 /// One after the other, for as long as the gateway lives.
 pub(crate) async fn run(stage: Rc<Stage>) {
@@ -26,6 +28,7 @@ pub(crate) async fn run(stage: Rc<Stage>) {
             && let Some(id) = any(&stage)
         {
             let dials = stage.world.reconnect(id);
+            *stage.model.borrow_mut().broken.entry(id).or_default() += 1;
             stage
                 .trace
                 .note(format_args!("mishap reconnect {id}: {dials}"));
@@ -42,12 +45,29 @@ pub(crate) async fn run(stage: Rc<Stage>) {
             stage.model.borrow_mut().jumped += by;
         }
         if stage.chance(mishaps.full.into()) {
-            stage.trace.note(format_args!("mishap full"));
-            stage.full.store(true, Ordering::Relaxed);
-            stage.a_while(FULL_FOR).await;
-            stage.full.store(false, Ordering::Relaxed);
+            trouble(&stage, &stage.full, "full").await;
+        }
+        if stage.chance(mishaps.slow.into()) {
+            trouble(&stage, &stage.slow, "slow").await;
+        }
+        if stage.chance(mishaps.outage.into()) {
+            stage.trace.note(format_args!("mishap outage"));
+            stage.plan.outage(true);
+            stage.sleep(OUTAGE).await;
+            stage.plan.outage(false);
         }
     }
+}
+
+/// With the disk of the records.
+async fn trouble(stage: &Stage, which: &AtomicBool, what: &str) {
+    stage.trace.note(format_args!("mishap {what}"));
+    stage
+        .disk_trouble
+        .set(stage.disk_trouble.get() + TROUBLE * 2);
+    which.store(true, Ordering::Relaxed);
+    stage.a_while(TROUBLE).await;
+    which.store(false, Ordering::Relaxed);
 }
 
 fn any(stage: &Stage) -> Option<SandboxId> {

@@ -14,8 +14,10 @@
 //! | `life` | one life of a gateway |
 //! | `client`, `doors` | who asks, and how |
 //! | `faults`, `crashes`, `mishaps` | what goes wrong |
-//! | `checks`, `finale` | what must be so: after each commit, and at the end |
+//! | `checks`, `ends`, `finale` | what must be so: after each commit, at the end of an operation and at the end |
 //! | [`invariant`] | by name |
+//! | [`many`] | many seeds, on all cores |
+//! | `watch` | what must be so as time goes by |
 //! | `trace`, [`coverage`] | what has happened, as a hash and as counts |
 
 mod checks;
@@ -23,24 +25,31 @@ mod client;
 pub mod coverage;
 mod crashes;
 mod doors;
+mod ends;
 mod faults;
 mod finale;
 pub mod invariant;
 mod life;
+pub mod many;
 mod mishaps;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 mod panics;
 pub mod profile;
 mod stage;
 mod time;
 mod trace;
+mod watch;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use futures::stream::FuturesUnordered;
+use overwinter_driver::testkit::sim::{freeze_mode, stop_mode};
 use overwinter_driver::testkit::{Dice, SimConfig, SimWorld};
-use overwinter_driver::{Found, Observed};
+use overwinter_driver::{Found, Observed, SuspensionMode};
+use overwinter_lifecycle::ids::SandboxId;
 use overwinter_store::Identity;
 use uuid::Uuid;
 
@@ -68,10 +77,10 @@ pub struct Told {
     pub coverage: Coverage,
 }
 
-/// The faults that a profile dials.
+/// The faults that these profiles dial.
 #[must_use]
-pub fn dialled(profile: &Profile) -> Vec<String> {
-    faults::dialled(&profile.dials, profile.other_errors)
+pub fn dialled(profiles: &[Profile]) -> Vec<String> {
+    profiles.iter().flat_map(faults::dialled).collect()
 }
 
 /// The history of one seed.
@@ -105,7 +114,8 @@ fn of(seed: u64, profile: &Profile, print: bool, folder: &std::path::Path) -> To
     );
     let records = Records::default();
     let plan = Arc::new(Plan::new(
-        (seed, profile.dials.clone(), profile.other_errors),
+        seed,
+        profile,
         trace.clone(),
         coverage.clone(),
         crashes.clone(),
@@ -120,6 +130,12 @@ fn of(seed: u64, profile: &Profile, print: bool, folder: &std::path::Path) -> To
         clock: Arc::new(time.clone()),
         spawn: Arc::new(nursery.clone()),
         faults: plan.clone(),
+        modes: [freeze_mode(), stop_mode()]
+            .map(|mode| SuspensionMode {
+                lost_request_life: profile.lost_request_life,
+                ..mode
+            })
+            .into(),
         on_crash: Arc::new(move |site, point| {
             dying.die(&format_args!("{point:?} {:?}", site.kind));
         }),
@@ -127,7 +143,7 @@ fn of(seed: u64, profile: &Profile, print: bool, folder: &std::path::Path) -> To
     });
     world.add_foreign(Found {
         gateway: Some("another".to_owned()),
-        sandbox: None,
+        sandbox: Some(SandboxId(Uuid::from_u128(7))),
         birth: None,
         native_name: FOREIGN.to_owned(),
         observed: Observed::Unknown,
@@ -142,6 +158,11 @@ fn of(seed: u64, profile: &Profile, print: bool, folder: &std::path::Path) -> To
         records,
         world,
         full: Arc::default(),
+        slow: Arc::default(),
+        ends_in_this_life: Dice::new(&[seed, 13]).next().is_multiple_of(2),
+        disk_trouble: Cell::default(),
+        life: Cell::default(),
+        up_since: Cell::default(),
         dice: RefCell::new(Dice::new(&[seed, 1])),
         model: RefCell::new(Model::default()),
         violation: RefCell::new(None),
@@ -155,12 +176,8 @@ fn of(seed: u64, profile: &Profile, print: bool, folder: &std::path::Path) -> To
         nursery,
         tasks: FuturesUnordered::new(),
     };
-    if through_chaos(&mut lives) == End::Done {
-        stage.plan.end();
-        stage.crashes.end();
-        stage
-            .full
-            .store(false, std::sync::atomic::Ordering::Relaxed);
+    if through_chaos(&mut lives) == End::Done && !stage.ends_in_this_life {
+        stage.faults_end();
         let end = lives.live(Purpose::Finale);
         if end == End::Crashed {
             stage.violate(

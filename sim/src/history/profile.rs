@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use overwinter_driver::testkit::Dials;
 use overwinter_lifecycle::capacity::Limits;
+use overwinter_lifecycle::operation::Deadlines;
 
 use super::crashes::CrashDials;
 
@@ -20,6 +21,10 @@ pub struct Mishaps {
     pub jump: u16,
     /// The disk of the records is full for a while.
     pub full: u16,
+    /// It is slow for a while: every commit takes its time.
+    pub slow: u16,
+    /// No effect is answered for longer than any operation may take.
+    pub outage: u16,
 }
 
 #[derive(Clone, Debug)]
@@ -33,11 +38,29 @@ pub struct Profile {
     pub dials: Dials,
     /// `Fenced` and `Unsupported`, of a thousand effects.
     pub other_errors: u16,
+    /// What is owed is not removed, of a thousand tries.
+    pub discards: u16,
+    /// A request that was lost can arrive for so long.
+    pub lost_request_life: Duration,
     pub crashes: CrashDials,
     pub mishaps: Mishaps,
     /// Between two things that a client does, at most.
     pub think: Duration,
 }
+
+/// No profile is called so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no profile; it is one of crashes, crowd, tight, remote")]
+pub struct NoSuchProfile(pub String);
+
+/// Other than the defaults, so that they are seen to be kept; and short, so that an operation that
+/// does not keep them is found.
+pub(crate) const DEADLINES: Deadlines = Deadlines {
+    effect_ms: 8_000,
+    attach_ms: 8_000,
+    agent_ms: 4_000,
+    operation_ms: 15_000,
+};
 
 impl Profile {
     /// Whether an observation can say what is not so.
@@ -46,6 +69,16 @@ impl Profile {
             || self.dials.empty > 0
             || self.dials.missing > 0
             || self.other_errors > 0
+    }
+
+    #[must_use]
+    pub fn all() -> [Self; 4] {
+        [
+            Self::crashes(),
+            Self::crowd(),
+            Self::tight(),
+            Self::remote(),
+        ]
     }
 
     /// A hundred sandboxes, twenty clients, a few of everything.
@@ -84,6 +117,8 @@ impl Profile {
                 longest: Duration::from_secs(4),
             },
             other_errors: 3,
+            discards: 200,
+            lost_request_life: Duration::ZERO,
             crashes: CrashDials {
                 step: 1,
                 commit: 1,
@@ -96,6 +131,8 @@ impl Profile {
                 reconnect: 60,
                 jump: 10,
                 full: 15,
+                slow: 10,
+                outage: 2,
             },
             think: Duration::from_secs(8),
         }
@@ -136,17 +173,82 @@ impl Profile {
                 reconnect: 40,
                 jump: 10,
                 full: 10,
+                slow: 30,
+                outage: 0,
             },
             think: Duration::from_secs(6),
+            ..crowd
         }
     }
 
+    /// Room for two of six, hasty clients, and a backend that is slow and never wrong.
     #[must_use]
-    pub fn by_name(name: &str) -> Option<Self> {
-        match name {
-            "crowd" => Some(Self::crowd()),
-            "crashes" => Some(Self::crashes()),
-            _ => None,
+    pub fn tight() -> Self {
+        let crashes = Self::crashes();
+        Self {
+            name: "tight",
+            slots: 6,
+            clients: 8,
+            steps: 400,
+            limits: Limits {
+                running: Some(2),
+                ..Limits::default()
+            },
+            dials: Dials {
+                crash_before: 1,
+                crash_after: 2,
+                delay_reply: 100,
+                reject: 30,
+                ..crashes.dials
+            },
+            crashes: CrashDials {
+                step: 2,
+                commit: 2,
+                moment: 1,
+                most: 8,
+            },
+            mishaps: Mishaps {
+                kill: 80,
+                outage: 4,
+                ..crashes.mishaps
+            },
+            think: Duration::from_secs(2),
+            ..crashes
         }
+    }
+
+    /// A backend far away: what was sent to it can arrive after its retry, or after a delete.
+    #[must_use]
+    pub fn remote() -> Self {
+        let tight = Self::tight();
+        Self {
+            name: "remote",
+            slots: 4,
+            clients: 5,
+            steps: 250,
+            limits: Limits::default(),
+            dials: Dials {
+                act_late_locked: 0,
+                act_late_fenced: 80,
+                lock_held: 0,
+                ..tight.dials
+            },
+            lost_request_life: Duration::from_secs(5),
+            crashes: CrashDials {
+                step: 5,
+                commit: 5,
+                moment: 3,
+                most: 20,
+            },
+            think: Duration::from_secs(3),
+            ..tight
+        }
+    }
+
+    /// # Errors
+    /// [`NoSuchProfile`].
+    pub fn by_name(name: &str) -> Result<Self, NoSuchProfile> {
+        let found = Self::all().into_iter().find(|profile| profile.name == name);
+        found.ok_or_else(|| NoSuchProfile(name.to_owned()))
     }
 }

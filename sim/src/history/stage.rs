@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use overwinter_driver::testkit::{Dice, SimWorld};
@@ -29,8 +29,18 @@ pub(crate) struct Stage {
     pub plan: Arc<Plan>,
     pub records: Records,
     pub world: Arc<SimWorld>,
-    /// The disk of the records.
+    /// The disk of the records is full.
     pub full: Arc<AtomicBool>,
+    /// Whether the gateway that the clients have left sees the end, or one that is started anew.
+    pub ends_in_this_life: bool,
+    /// It is slow.
+    pub slow: Arc<AtomicBool>,
+    /// For so long in all, one or the other.
+    pub disk_trouble: Cell<Duration>,
+    /// Of gateways, from 1.
+    pub life: Cell<u32>,
+    /// When the newest of them was up.
+    pub up_since: Cell<Duration>,
     pub dice: RefCell<Dice>,
     pub model: RefCell<Model>,
     pub violation: RefCell<Option<Violation>>,
@@ -51,6 +61,12 @@ pub(crate) struct Model {
     pub seen: BTreeMap<SandboxId, Seen>,
     /// Up to which change the records were looked at.
     pub seq: u64,
+    /// Operations that were seen to end, and when.
+    pub ended: BTreeMap<OperationId, Duration>,
+    /// How often the connection of a sandbox was broken.
+    pub broken: BTreeMap<SandboxId, u32>,
+    /// Since when what a record claims is not there.
+    pub missing: BTreeMap<SandboxId, Duration>,
     /// Who holds a name.
     pub names: BTreeMap<String, SandboxId>,
     /// What each client has asked for last.
@@ -60,6 +76,15 @@ pub(crate) struct Model {
 }
 
 impl Stage {
+    /// From here on nothing goes wrong.
+    pub(crate) fn faults_end(&self) {
+        self.trace.note(format_args!("no more faults"));
+        self.plan.end();
+        self.crashes.end();
+        self.full.store(false, Ordering::Relaxed);
+        self.slow.store(false, Ordering::Relaxed);
+    }
+
     pub(crate) fn roll(&self, below: u64) -> u64 {
         self.dice.borrow_mut().next() % below.max(1)
     }

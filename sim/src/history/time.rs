@@ -7,11 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures::future::BoxFuture;
 use overwinter_driver::testkit;
-use overwinter_gateway::ports;
-use overwinter_lifecycle::ids::Millis;
 
 /// 2030-01-01, so that a wall time is not taken for a monotonic one.
 const EPOCH_MS: i64 = 1_893_456_000_000;
@@ -129,21 +126,6 @@ impl Drop for Sleep {
     fn drop(&mut self) {
         let waker = self.time.lock().timers.remove(&self.key);
         drop(waker);
-    }
-}
-
-#[async_trait]
-impl ports::Clock for VirtualTime {
-    fn wall(&self) -> Millis {
-        Millis(self.wall_ms())
-    }
-
-    fn monotonic(&self) -> Duration {
-        self.now()
-    }
-
-    async fn sleep(&self, time: Duration) {
-        Self::sleep(self, time).await;
     }
 }
 

@@ -136,12 +136,15 @@ impl Api {
                 }
                 Some(_) | None => None,
             };
-            if accepted.begun {
+            if accepted.begun && !overwinter_lifecycle::mutant!(OwnerOfClient) {
                 reconciler.own(accepted.sandbox.clone());
             }
             Ok::<_, ApiError>((accepted, ended))
         });
         let (accepted, ended) = accepted.await.map_err(|_| StoreError::Closed)??;
+        if accepted.begun && overwinter_lifecycle::mutant!(OwnerOfClient) {
+            self.reconciler.own(accepted.sandbox.clone());
+        }
         let Accepted {
             disposition,
             operation,
@@ -255,7 +258,7 @@ impl v1::SandboxService for Api {
         let sandbox = self
             .sandbox(request.to_owned_message().sandbox.into_option())
             .await?;
-        if overwinter_lifecycle::mutant::is_on(overwinter_lifecycle::mutant::Mutant::ReadWakes) {
+        if overwinter_lifecycle::mutant!(ReadWakes) {
             let verb = Request::Resume { fallback: true };
             let options = v1::WriteOptions {
                 requester: "a read".to_owned(),

@@ -20,6 +20,8 @@
 mod expect;
 pub mod housekeeping;
 mod idle;
+#[cfg(feature = "mutants")]
+mod mutate;
 pub mod owner;
 mod perform;
 pub mod processes;

@@ -96,10 +96,11 @@ async fn drive(reconciler: &Reconciler, owned: &mut Owned, operation: Operation)
             },
             action => {
                 let span = tracing::debug_span!("step", step = name);
-                reconciler
-                    .perform(owned, &current, action)
-                    .instrument(span)
-                    .await
+                #[cfg(feature = "mutants")]
+                let event = reconciler.perform_wrongly(owned, &current, action);
+                #[cfg(not(feature = "mutants"))]
+                let event = reconciler.perform(owned, &current, action);
+                event.instrument(span).await
             }
         };
         reconciler.crash_point(verb, name, "after");
@@ -184,7 +185,9 @@ async fn record(
                 for operation in &written.ended {
                     reconciler.telemetry.ended(operation);
                 }
-                reconciler.waiters.ended(written.ended);
+                if !overwinter_lifecycle::mutant!(WaitersForgotten) {
+                    reconciler.waiters.ended(written.ended);
+                }
                 Progress::Ended
             }
         });

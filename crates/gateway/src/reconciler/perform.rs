@@ -54,13 +54,6 @@ impl Reconciler {
             Action::Unquiesce(_) | Action::LiftQuiesce { .. } => {
                 self.unquiesce(&owned.sandbox, op, &slot).await
             }
-            Action::Detach
-                if overwinter_lifecycle::mutant::is_on(
-                    overwinter_lifecycle::mutant::Mutant::SkipDetach,
-                ) =>
-            {
-                Event::Done
-            }
             Action::Detach => self.detach(owned, op, &slot).await,
             Action::Terminate => self.terminate(owned, op, &slot).await,
             Action::Pin => {
@@ -75,21 +68,6 @@ impl Reconciler {
                     }),
                 }
             }
-            Action::Call {
-                effect: EffectKind::Delete,
-                ..
-            } if overwinter_lifecycle::mutant::is_on(
-                overwinter_lifecycle::mutant::Mutant::DeleteNotDone,
-            ) =>
-            {
-                Event::Effected(overwinter_lifecycle::steps::Effected {
-                    compute: overwinter_lifecycle::record::Compute::Absent,
-                    reference: Default::default(),
-                    size_bytes: 0,
-                    leftovers: Vec::new(),
-                    remarks: Vec::new(),
-                })
-            }
             Action::Call { effect, again } => {
                 if again && let Some(stopping) = self.pause(owned, &slot).await {
                     return Event::Stopped(stopping);
@@ -97,16 +75,6 @@ impl Reconciler {
                 let event = self.call(&driver, &owned.sandbox, op, &slot, effect).await;
                 self.note_request(owned, &event);
                 event
-            }
-            Action::Observe { .. }
-                if matches!(
-                    op.verb,
-                    overwinter_lifecycle::operation::Verb::Delete { .. }
-                ) && overwinter_lifecycle::mutant::is_on(
-                    overwinter_lifecycle::mutant::Mutant::DeleteNotDone,
-                ) =>
-            {
-                Event::Observed(Observed::Absent)
             }
             Action::Observe { after, .. } => self.observe(&driver, owned, op, after, &slot).await,
             Action::Attach { .. } => self.attach(&driver, &owned.sandbox, op, &slot).await,
@@ -335,19 +303,6 @@ impl Reconciler {
             .await
         {
             Ok(Ok(effected)) => Event::Effected(effected),
-            Ok(Err(DriverError::Unknown(_)))
-                if overwinter_lifecycle::mutant::is_on(
-                    overwinter_lifecycle::mutant::Mutant::LostReplyIsSuccess,
-                ) =>
-            {
-                Event::Effected(overwinter_lifecycle::steps::Effected {
-                    compute: sandbox.compute,
-                    reference: Default::default(),
-                    size_bytes: 0,
-                    leftovers: Vec::new(),
-                    remarks: Vec::new(),
-                })
-            }
             Ok(Err(error @ DriverError::Unknown(_))) => {
                 tracing::warn!(effect = effect.as_str(), %error, "outcome unknown");
                 Event::Unknown(fault(error))

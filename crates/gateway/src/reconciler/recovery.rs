@@ -40,11 +40,7 @@ impl Reconciler {
         }
         for sandbox in unfinished {
             let deleting = sandbox.running.is_none() && sandbox.phase() == Phase::Deleting;
-            if !deleting
-                && !overwinter_lifecycle::mutant::is_on(
-                    overwinter_lifecycle::mutant::Mutant::RecoverNothing,
-                )
-            {
+            if !deleting && !overwinter_lifecycle::mutant!(RecoverNothing) {
                 // Nobody has told what became of its compute meanwhile, and an operation that ends as
                 // it began looks at nothing: it is looked at when its owner is done.
                 self.leave_to_coming_owner(sandbox.id);

@@ -166,7 +166,9 @@ impl Reconciler {
     async fn look(&self, driver: &Arc<dyn Driver>, id: SandboxId) -> Option<Observed> {
         match driver.observe(id).await {
             Ok(seen) => match seen.observed {
-                Observed::InTransition | Observed::Unknown => None,
+                Observed::InTransition | Observed::Unknown => {
+                    overwinter_lifecycle::mutant!(InTransitionIsAbsent).then_some(Observed::Absent)
+                }
                 settled @ (Observed::Absent
                 | Observed::Stopped
                 | Observed::Live { .. }
@@ -183,6 +185,7 @@ impl Reconciler {
     fn is_final(&self, seen: Observed, after: Option<EffectKind>, times: &Times) -> bool {
         after.is_none_or(|effect| seen.shows(effect))
             || self.ports.clock.monotonic() >= times.lost_until
+            || overwinter_lifecycle::mutant!(BelieveTooSoon)
     }
 }
 

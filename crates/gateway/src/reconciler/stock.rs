@@ -31,6 +31,10 @@ fn classify(found: &Found, gateway: Uuid, record: Option<&Sandbox>) -> Finding {
         .as_deref()
         .is_some_and(|label| label == gateway.to_string());
     match (ours, record) {
+        #[cfg(feature = "mutants")]
+        (false, None) if overwinter_lifecycle::mutant!(ForeignIsOurs) => {
+            found.sandbox.map_or(Finding::Foreign, Finding::OfTombstone)
+        }
         (false, _) => Finding::Foreign,
         (true, Some(sandbox)) if sandbox.tombstone_at.is_some() => Finding::OfTombstone(sandbox.id),
         (true, Some(_)) => Finding::Owned,
@@ -45,6 +49,10 @@ impl Reconciler {
         for registered in self.drivers.iter() {
             match registered.driver.list().await {
                 Ok(found) => {
+                    #[cfg(feature = "mutants")]
+                    if overwinter_lifecycle::mutant!(PruneOnEmpty) {
+                        self.prune(&found).await;
+                    }
                     for compute in found {
                         self.consider(&registered.driver, compute).await;
                     }
@@ -53,6 +61,15 @@ impl Reconciler {
                     let driver = &registered.description.name;
                     tracing::warn!(driver, %error, "the backend could not be listed");
                 }
+            }
+        }
+    }
+
+    #[cfg(feature = "mutants")]
+    async fn prune(&self, found: &[Found]) {
+        for id in self.store.awake().await.unwrap_or_default() {
+            if found.iter().all(|compute| compute.sandbox != Some(id)) {
+                self.delete_again(id).await;
             }
         }
     }

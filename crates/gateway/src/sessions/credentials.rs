@@ -96,8 +96,7 @@ impl Expected {
         sandbox: SandboxId,
         proof: &AttachProof,
     ) -> Result<Self, AttachRefused> {
-        if overwinter_lifecycle::mutant::is_on(overwinter_lifecycle::mutant::Mutant::AnyCredentials)
-        {
+        if overwinter_lifecycle::mutant!(AnyCredentials) {
             let proof = Proof::Same(hash(&proof.secret));
             return Ok(Self { proof, ..self });
         }

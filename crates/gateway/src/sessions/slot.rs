@@ -240,8 +240,7 @@ impl Slot {
 
     /// Closes the gate; what is on its way in goes on.
     pub fn shut_gate(&self) {
-        if overwinter_lifecycle::mutant::is_on(overwinter_lifecycle::mutant::Mutant::GateStaysOpen)
-        {
+        if overwinter_lifecycle::mutant!(GateStaysOpen) {
             return;
         }
         self.change(|state| state.gate_open = false);

@@ -74,6 +74,16 @@ pub enum Disposition {
 /// Decides. Every phase is named: a new one does not compile until someone has thought about it.
 #[must_use]
 pub fn admit(sandbox: &Sandbox, request: Request) -> Disposition {
+    #[cfg(feature = "mutants")]
+    if let (Some(delete), false) = (&sandbox.waiting, matches!(request, Request::Delete { .. }))
+        && sandbox.desired == Desired::Deleted
+        && crate::mutant!(DeleteReplaced)
+    {
+        return Disposition::Queue {
+            verb: resolve(sandbox, request),
+            supersedes: Some(delete.id),
+        };
+    }
     if sandbox.desired == Desired::Deleted {
         return admit_while_deleting(sandbox, request);
     }
@@ -104,6 +114,10 @@ fn resolve(sandbox: &Sandbox, request: Request) -> Verb {
 }
 
 fn joins(last: &Operation, request: Request, verb: Verb) -> bool {
+    #[cfg(feature = "mutants")]
+    if crate::mutant!(JoinUnequal) {
+        return last.verb.as_str() == verb.as_str();
+    }
     match request {
         // Whoever names no depth is content with any.
         Request::Suspend {
@@ -122,12 +136,13 @@ fn joins(last: &Operation, request: Request, verb: Verb) -> bool {
 fn admit_while_deleting(sandbox: &Sandbox, request: Request) -> Disposition {
     let Request::Delete { abandon } = request else {
         #[cfg(feature = "mutants")]
-        if crate::mutant::is_on(crate::mutant::Mutant::WakeWhileDeleting)
+        if crate::mutant!(WakeWhileDeleting)
             && sandbox.running.is_some()
+            && sandbox.waiting.is_none()
         {
             return Disposition::Queue {
                 verb: Verb::Resume { fallback: true },
-                supersedes: sandbox.waiting.as_ref().map(|op| op.id),
+                supersedes: None,
             };
         }
         return Disposition::Deny(Reason::Deleting);

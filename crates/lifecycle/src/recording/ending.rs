@@ -3,6 +3,7 @@
 use super::{Asleep, Ending, Memory, ProcessesEnded, Recorded, Rows, begin_next, settle};
 use crate::capacity::{Limits, Usage};
 use crate::ids::Millis;
+use crate::mutant::unless;
 use crate::operation::{Achieved, Operation, Outcome, Step, Stopping, Verb};
 use crate::record::{
     Compute, DebtKind, Desired, DriverReference, Failure, Retained, RetainedStatus, Sandbox,
@@ -18,7 +19,9 @@ pub(super) fn end(
     rows: &mut Rows,
 ) -> Recorded {
     rows.processes = processes_after(&ending, op.verb);
-    rows.debts = ending.debts().to_vec();
+    unless!(DropDebt, {
+        rows.debts = ending.debts().to_vec();
+    });
     let outcome = match ending {
         Ending::Ready {
             compute,
@@ -29,8 +32,10 @@ pub(super) fn end(
             settle(&mut op, "done", rows);
             sandbox.compute = compute;
             sandbox.retained = None;
-            sandbox.failure = None;
-            if secret.is_some() {
+            unless!(FailureStays, {
+                sandbox.failure = None;
+            });
+            if secret.is_some() && !crate::mutant!(SecretForgotten) {
                 sandbox.secret = secret;
             }
             Outcome::Succeeded { achieved, remarks }
@@ -175,6 +180,10 @@ fn processes_after(ending: &Ending, verb: Verb) -> Option<ProcessesEnded> {
 
 /// A suspend that did not happen leaves no wish behind.
 fn set_desired_back(sandbox: &mut Sandbox) {
+    #[cfg(feature = "mutants")]
+    if crate::mutant!(DesiredStays) {
+        return;
+    }
     sandbox.desired = match (&sandbox.desired, &sandbox.retained) {
         (Desired::Deleted, _) => Desired::Deleted,
         (Desired::Running | Desired::Suspended(_), Some(retained)) => {
@@ -216,6 +225,12 @@ fn fall_asleep(sandbox: &mut Sandbox, op: &Operation, asleep: Asleep, now: Milli
 fn still_suspended(sandbox: &mut Sandbox, memory: Memory, compute: Compute, now: Millis) {
     let generation = sandbox.generation;
     sandbox.compute = compute;
+    #[cfg(feature = "mutants")]
+    let memory = if crate::mutant!(OldMemoryKept) {
+        Memory::NothingRan
+    } else {
+        memory
+    };
     let at_stop = |lost| Retained {
         depth: Depth::Stop,
         status: RetainedStatus::Available,

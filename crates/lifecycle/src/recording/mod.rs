@@ -11,6 +11,7 @@ use ending::end;
 use crate::begin::{Begun, begin};
 use crate::capacity::{Limits, Usage};
 use crate::ids::{EffectKey, Fence, Millis, OperationId};
+use crate::mutant::unless;
 use crate::operation::{Achieved, EffectKind, Intent, Operation, Outcome, Step, Stopping, Verb};
 use crate::record::{Compute, Debt, DriverReference, RetainedStatus, Sandbox};
 use crate::{Depth, Fault, Reason};
@@ -253,7 +254,9 @@ fn intend(
     rows: &mut Rows,
 ) -> EffectKey {
     settle(op, before, rows);
-    op.serial = op.serial.next();
+    unless!(ReuseSerial, {
+        op.serial = op.serial.next();
+    });
     op.step = Step::Intent;
     let intent = Intent {
         serial: op.serial,
@@ -291,7 +294,8 @@ fn begin_next(
     now: Millis,
     rows: &mut Rows,
 ) -> Recorded {
-    let Some(mut waiting) = sandbox.waiting.take() else {
+    let waiting = sandbox.waiting.take();
+    let Some(mut waiting) = waiting.filter(|_| !crate::mutant!(WaitingDropped)) else {
         return Recorded::Ended { next: None };
     };
     if sandbox.tombstone_at.is_some() {

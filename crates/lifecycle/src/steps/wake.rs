@@ -175,7 +175,7 @@ fn not_restored(op: &Operation, fault: Fault) -> Action {
 }
 
 fn falls_back(op: &Operation) -> bool {
-    op.verb == Verb::Resume { fallback: true } && !op.cold
+    (op.verb == Verb::Resume { fallback: true } || crate::mutant!(FallsBackUnasked)) && !op.cold
 }
 
 /// Nothing is there and nothing ran: asleep on the storage.
@@ -434,9 +434,7 @@ fn ready(sandbox: &Sandbox, op: &Operation, held: Incarnation, remarks: Vec<Stri
     let achieved = match op.verb {
         Verb::Create => Achieved::Done,
         Verb::Resume { .. } | Verb::Start | Verb::Suspend { .. } | Verb::Delete { .. } => {
-            if kept_memory(sandbox, op)
-                || crate::mutant::is_on(crate::mutant::Mutant::ColdToldAsMemory)
-            {
+            if kept_memory(sandbox, op) || crate::mutant!(ColdToldAsMemory) {
                 Achieved::Memory
             } else {
                 Achieved::Storage

@@ -160,7 +160,8 @@ pub(crate) fn save(tx: &Tx<'_>, sandbox: &mut Sandbox) -> Result<(), StoreError>
     let phase = before
         .as_ref()
         .is_none_or(|before| before.phase != row.phase);
-    let held = before.as_ref().is_none_or(|before| before.held != row.held);
+    let held = before.as_ref().is_none_or(|before| before.held != row.held)
+        && !overwinter_lifecycle::mutant!(UsageNotWritten);
     let mut update = tx.conn.prepare_cached(match (phase, held) {
         (false, false) => {
             "UPDATE sandboxes SET revision = ?3, seq = ?4, body = ?5, in_line = ?6

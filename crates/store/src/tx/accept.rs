@@ -153,7 +153,9 @@ fn wait(
         old.ended_at = Some(asked.now);
         old.outcome = Some(Outcome::SupersededBy(asked.operation));
         superseded.push(old.id);
-        operations::save(tx, &sandbox.tenant, [&old])?;
+        if !overwinter_lifecycle::mutant!(SupersededForgotten) {
+            operations::save(tx, &sandbox.tenant, [&old])?;
+        }
     }
     let op = operation(asked, verb);
     operations::save(tx, &sandbox.tenant, [&op])?;
@@ -177,7 +179,9 @@ fn operation(asked: &Accept, verb: Verb) -> Operation {
         &asked.requester,
         asked.now,
     );
-    op.deadlines = asked.deadlines;
+    if !overwinter_lifecycle::mutant!(ForgetDeadline) {
+        op.deadlines = asked.deadlines;
+    }
     op
 }
 

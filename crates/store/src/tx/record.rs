@@ -37,7 +37,9 @@ pub(crate) fn record(tx: &Tx<'_>, asked: &Record) -> Result<Written, StoreError>
     write_processes(tx, &sandbox, &rows, asked)?;
     if let Recorded::Done(_) | Recorded::Ended { .. } = recorded {
         append_timings(&mut sandbox, &mut rows, asked);
-        operations::save(tx, &sandbox.tenant, &rows.ended)?;
+        if !overwinter_lifecycle::mutant!(EndNotWritten) {
+            operations::save(tx, &sandbox.tenant, &rows.ended)?;
+        }
         sandboxes::save(tx, &mut sandbox)?;
         write_ledger(tx, &sandbox, &rows, asked.now)?;
     }
@@ -85,9 +87,13 @@ fn write_ledger(
         effects::settle(tx, *key, word)?;
     }
     for (key, kind) in &rows.intents {
-        effects::insert(tx, *key, *kind, now)?;
+        if !overwinter_lifecycle::mutant!(ReceiptLost) {
+            effects::insert(tx, *key, *kind, now)?;
+        }
     }
-    debts::insert(tx, &rows.debts, now)?;
+    if !overwinter_lifecycle::mutant!(DebtRowLost) {
+        debts::insert(tx, &rows.debts, now)?;
+    }
     if sandbox.tombstone_at.is_some() {
         effects::settle_all(tx, sandbox.id, "deleted")?;
     }

@@ -23,8 +23,9 @@ pub(crate) const fn results_before(now: Millis) -> Millis {
     Millis(now.0.saturating_sub(RESULTS_STAY))
 }
 
-const fn receipts_before(now: Millis) -> Millis {
-    Millis(now.0.saturating_sub(RECEIPTS_STAY))
+fn receipts_before(now: Millis) -> Millis {
+    let stay = RECEIPTS_STAY * i64::from(!overwinter_lifecycle::mutant!(SweepTooSoon));
+    Millis(now.0.saturating_sub(stay))
 }
 
 /// Tombstones that are due; one with debts stays until they are paid.
@@ -84,7 +85,9 @@ pub(crate) fn find_surplus(conn: &Connection, after: Option<u64>) -> Result<Surp
         .collect::<Result<_, _>>()?;
     let mut found = Vec::new();
     for (sandbox, _) in &changed {
-        if let Some(op) = operations::surplus(conn, *sandbox, OPERATIONS_KEPT)? {
+        let keep = OPERATIONS_KEPT
+            >> (4 * u32::from(overwinter_lifecycle::mutant!(OperationsForgottenSoon)));
+        if let Some(op) = operations::surplus(conn, *sandbox, keep)? {
             found.push((*sandbox, op));
         }
     }
