@@ -118,6 +118,10 @@ pub(crate) fn of_the_world(stage: &Stage) {
 }
 
 fn note_calls(model: &mut Model, record: &Sandbox) {
+    if let Some(op) = &record.running {
+        let idle = matches!(op.verb, Verb::Suspend { idle: true, .. });
+        model.idle.insert(record.id, idle && !op.can_turn_back());
+    }
     if record.phase() == Phase::Ready {
         for (sandbox, ready) in model.calls.values_mut() {
             *ready |= *sandbox == record.id;
@@ -141,7 +145,9 @@ fn of_one(
         let asked = running.requester.as_str();
         stage.expect(
             Invariant::NothingUnasked,
-            asked.starts_with("client-") || asked.starts_with("gateway: a delete"),
+            ["client-", "gateway: a delete", "gateway: idle"]
+                .iter()
+                .any(|known| asked.starts_with(known)),
             || format!("{id}: {} by {asked:?}", running.verb.as_str()),
         );
     }

@@ -9,8 +9,8 @@ use connectrpc::{ConnectError, ErrorCode};
 use futures::future::{Either, join, select};
 use overwinter_api::v1;
 use overwinter_gateway::ports::Ids;
-use overwinter_lifecycle::Phase;
 use overwinter_lifecycle::ids::SandboxId;
+use overwinter_lifecycle::{Depth, Phase};
 
 use super::doors::{Ask, Doors, Target, Verb};
 use super::invariant::Invariant;
@@ -97,7 +97,8 @@ impl Client {
             39..=41 => self.ask(Verb::Delete(target)).await,
             42..=44 => self.ask(Verb::Create(name)).await,
             45..=47 => self.ask_again().await,
-            48..=69 => self.write(id).await,
+            48..=65 => self.write(id).await,
+            66..=69 => self.idle(id).await,
             70..=79 => self.read(id).await,
             80..=89 => self.run_process(id).await,
             90..=93 => self.start_process(id).await,
@@ -297,12 +298,49 @@ impl Client {
             &["true"]
         };
         let process = self.ids.next().to_string();
-        let ran = self.doors.run(&Target::Id(id), process, command).await;
+        let ran = self
+            .doors
+            .run(&Target::Id(id), process.clone(), command)
+            .await;
         match &ran {
             Ok(_) => stage.call_succeeded(call, "an exec"),
-            Err(_) => stage.call_failed(call),
+            Err(error) => {
+                stage.call_failed(call);
+                self.not_cut(id, &process, error);
+            }
         }
         self.note("ran", ran.map(|code| code.to_string()));
+    }
+
+    /// As an idle timer would.
+    async fn idle(&self, id: SandboxId) {
+        let depth = if self.stage.chance(700) {
+            Depth::Freeze
+        } else {
+            Depth::Stop
+        };
+        let asked = self.doors.suspend_idle(id, depth).await;
+        let trace = &self.stage.trace;
+        trace.note(format_args!("idle {id} {depth}: {asked:?}"));
+    }
+
+    /// A call has failed. Where its process lives on, it was its stream that ended, and then not
+    /// because nobody seemed to use the sandbox.
+    fn not_cut(&self, id: SandboxId, process: &str, error: &ConnectError) {
+        let stage = &self.stage;
+        if !stage
+            .world
+            .live_processes(id)
+            .iter()
+            .any(|it| it == process)
+        {
+            return;
+        }
+        let idle = stage.model.borrow().idle.get(&id).copied();
+        let idle = idle.unwrap_or_default();
+        stage.expect(Invariant::IdleCutsNothing, !idle, || {
+            format!("{id}: {process} runs, and its call ended with {error}")
+        });
     }
 
     async fn start_process(&self, id: SandboxId) {

@@ -8,13 +8,16 @@ use connectrpc::{ConnectError, ConnectRpcService, ErrorCode, Router};
 use overwinter_api::v1;
 use overwinter_gateway::api::Api;
 use overwinter_gateway::server::{self, ServerError};
+use overwinter_lifecycle::Depth;
 use overwinter_lifecycle::ids::SandboxId;
+use overwinter_store::AcceptError;
 use v1::__buffa::oneof::{file_path, read_file_response, sandbox_ref, write_file_request};
 
 type Door = ServiceTransport<ConnectRpcService<Router>>;
 
 #[derive(Clone)]
 pub(crate) struct Doors {
+    api: Api,
     pub sandboxes: v1::SandboxServiceClient<Door>,
     processes: v1::ProcessServiceClient<Door>,
     files: v1::FileServiceClient<Door>,
@@ -107,6 +110,7 @@ impl Doors {
         let door = ServiceTransport::new(server::rpc(api)?);
         let config = ClientConfig::new(http_uri());
         Ok(Self {
+            api: api.clone(),
             sandboxes: v1::SandboxServiceClient::new(door.clone(), config.clone()),
             processes: v1::ProcessServiceClient::new(door.clone(), config.clone()),
             files: v1::FileServiceClient::new(door, config),
@@ -177,6 +181,16 @@ impl Doors {
             }
         };
         Ok(answer.into_owned())
+    }
+
+    /// What an idle timer asks for, which no client can. Whether it was let in.
+    pub(crate) async fn suspend_idle(
+        &self,
+        id: SandboxId,
+        depth: Depth,
+    ) -> Result<bool, AcceptError> {
+        let suspend = self.api.reconciler.suspend_idle(id, Some(depth)).await?;
+        Ok(suspend.is_some())
     }
 
     pub(crate) async fn get(&self, target: &Target) -> Result<v1::Sandbox, ConnectError> {

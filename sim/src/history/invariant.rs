@@ -53,6 +53,8 @@ invariants! {
     OldCredentialsRefused,
     /// A call of the data plane succeeds only where the sandbox was Ready during it.
     CallsOnlyWhenReady,
+    /// A suspend that idleness asked for never ends a call that is under way.
+    IdleCutsNothing,
     /// "memory" is said only of the very processes that were suspended.
     MemoryIsMemory,
     /// A suspend that ends with the sandbox Ready has left what runs untouched.

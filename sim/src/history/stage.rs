@@ -63,6 +63,9 @@ pub(crate) struct Model {
     pub seq: u64,
     /// Operations that were seen to end, and when.
     pub ended: BTreeMap<OperationId, Duration>,
+    /// Whether the newest operation of a sandbox is a suspend that idleness asked for, past its point
+    /// of no turning back.
+    pub idle: BTreeMap<SandboxId, bool>,
     /// How often the connection of a sandbox was broken.
     pub broken: BTreeMap<SandboxId, u32>,
     /// Since when what a record claims is not there.
