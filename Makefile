@@ -67,7 +67,7 @@ prove-long:
 
 # That the simulation bites: each seeded defect of the real code, until an invariant catches it.
 prove-mutants:
-	cargo run --profile prove --quiet -p overwinter-sim --features mutants --bin overwinter-sim -- --mutants 24
+	cargo run --profile prove --quiet -p overwinter-sim --features mutants --bin overwinter-sim -- --mutants 16
 
 release: supervisor
 	cargo build --release -p overwinter-gateway -p overwinter-cli
