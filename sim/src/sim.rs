@@ -36,10 +36,10 @@ struct Cli {
     #[cfg(feature = "mutants")]
     #[arg(long, value_name = "SEEDS")]
     mutants: Option<u64>,
-    /// One of them alone.
+    /// One of them alone; without `--mutants`, in the histories that are asked for.
     #[cfg(feature = "mutants")]
     #[arg(long, value_name = "NAME")]
-    mutant: Option<String>,
+    mutant: Option<Chosen>,
     /// Print every event.
     #[arg(long)]
     trace: bool,
@@ -71,6 +71,26 @@ impl FromStr for Seeds {
     }
 }
 
+#[cfg(feature = "mutants")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Chosen(overwinter_lifecycle::mutant::Mutant);
+
+#[cfg(feature = "mutants")]
+#[derive(Debug, thiserror::Error)]
+#[error("no defect is called so; see crates/lifecycle/src/mutant.rs")]
+struct NoSuchMutant;
+
+#[cfg(feature = "mutants")]
+impl FromStr for Chosen {
+    type Err = NoSuchMutant;
+
+    fn from_str(name: &str) -> Result<Self, NoSuchMutant> {
+        let mut all = overwinter_lifecycle::mutant::Mutant::ALL.iter();
+        let found = all.find(|mutant| mutant.name() == name);
+        found.copied().map(Self).ok_or(NoSuchMutant)
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Profiles(Vec<Profile>);
 
@@ -89,6 +109,10 @@ fn main() -> ExitCode {
     let mut cli = Cli::parse();
     for profile in &mut cli.profile.0 {
         profile.steps = cli.steps.unwrap_or(profile.steps);
+    }
+    #[cfg(feature = "mutants")]
+    if let (Some(Chosen(mutant)), None) = (cli.mutant, cli.mutants) {
+        overwinter_lifecycle::mutant::choose(Some(mutant));
     }
     let done = match () {
         #[cfg(feature = "mutants")]
@@ -184,7 +208,7 @@ fn mutants(cli: &Cli) -> std::io::Result<ExitCode> {
     use overwinter_sim::history::mutants;
 
     let budget = cli.mutants.unwrap_or_default();
-    let chosen = |mutant: &&Mutant| cli.mutant.as_ref().is_none_or(|it| it == mutant.name());
+    let chosen = |mutant: &&Mutant| cli.mutant.is_none_or(|it| it.0 == **mutant);
     let began = Instant::now();
     // What is found below is found of the defect alone.
     let (sum, found) = run_all(&mutants::line(budget), cli.jobs, |_| true)?;

@@ -55,6 +55,8 @@ struct Inner {
     dials: CrashDials,
     dice: Dice,
     dead: bool,
+    /// For now nobody dies.
+    spared: bool,
     count: u32,
 }
 
@@ -71,6 +73,7 @@ impl Crashes {
                 dials,
                 dice: Dice::new(&[seed, 3]),
                 dead: false,
+                spared: false,
                 count: 0,
             })),
             time,
@@ -101,6 +104,11 @@ impl Crashes {
         self.lock().dials = CrashDials::default();
     }
 
+    /// Whether nobody dies from here on.
+    pub(crate) fn spare(&self, spared: bool) {
+        self.lock().spared = spared;
+    }
+
     /// Dies at the next await point.
     pub(crate) fn die(&self, how: &dyn fmt::Display) {
         {
@@ -117,7 +125,10 @@ impl Crashes {
     fn chosen(&self, times: u64, dial: impl Fn(&CrashDials) -> u16) -> bool {
         let mut inner = self.lock();
         let chance = u64::from(dial(&inner.dials)) * times;
-        chance > 0 && inner.dice.next() % 1000 < chance && inner.count < inner.dials.most
+        chance > 0
+            && inner.dice.next() % 1000 < chance
+            && inner.count < inner.dials.most
+            && !inner.spared
     }
 
     /// An await point is ahead.

@@ -26,7 +26,8 @@ pub(crate) fn of(stage: &Stage, before: &Sandbox, seen: &mut Seen, ended: &Opera
             // The next may have begun in the same commit: this is the only moment to see it.
             seen.asleep_with = memory.filter(|_| depth != Depth::Stop);
             let retained = seen.record.retained.as_ref();
-            let told = retained.is_some_and(|it| it.depth == depth && it.lost.is_none());
+            // What was lost since is told as lost.
+            let told = retained.is_some_and(|it| it.lost.unwrap_or(it.depth) == depth);
             stage.expect(Invariant::ToldIsSo, told, || {
                 format!("{id}: suspended at {depth}, and retained is {retained:?}")
             });

@@ -89,8 +89,14 @@ impl Plan {
         self.outage(false);
     }
 
+    pub(crate) fn is_out(&self) -> bool {
+        self.out.load(Ordering::Relaxed)
+    }
+
+    /// A gateway that dies grants the next one all its time anew: none dies meanwhile.
     pub(crate) fn outage(&self, out: bool) {
         self.out.store(out, Ordering::Relaxed);
+        self.crashes.spare(out);
     }
 
     /// Nothing that is asked for happens, and nobody says so.
@@ -98,9 +104,9 @@ impl Plan {
         if !self.out.load(Ordering::Relaxed) || !Fault::LoseReply.fits(call.kind) {
             return None;
         }
-        // Far away, every other request arrives after all.
+        // Far away, one in four arrives after all.
         let mut dice = self.dice(17, call);
-        if self.seeded.dials.act_late_fenced > 0 && dice.next().is_multiple_of(2) {
+        if self.seeded.dials.act_late_fenced > 0 && dice.next().is_multiple_of(4) {
             let longest = self.seeded.dials.longest.as_micros() as u64;
             let after = Duration::from_micros(dice.next() % longest.max(1));
             let late = Late::Fenced;
@@ -202,7 +208,8 @@ impl FaultPlan for Plan {
                     .or_else(|| self.other(call))
             })
             .flatten()
-            .filter(|fault| fault.fits(call.kind));
+            .filter(|fault| fault.fits(call.kind))
+            .filter(|fault| !(self.is_out() && matches!(fault, Fault::Crash(_))));
         match (call.sandbox, &fault) {
             (Some(sandbox), Some(fault)) => {
                 let name = name(fault);

@@ -48,6 +48,8 @@ use super::watch;
 pub(crate) const FOREIGN: &str = "not-ours";
 /// Until whoever watches over a gateway has started it again.
 const DOWN: Duration = Duration::from_secs(20);
+/// Whether an outage is over.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Microseconds that a commit takes on a slow disk, at most.
 const SLOWEST: u64 = 1_500_000;
 /// A history that comes to no end.
@@ -304,7 +306,13 @@ async fn script(
                     .run()
                 })
                 .collect();
-            let clients = clients.collect::<Vec<()>>();
+            let clients = async {
+                clients.collect::<Vec<()>>().await;
+                // An outage is sat out: what it leaves undone has deadlines.
+                while stage.plan.is_out() {
+                    stage.sleep(LOOK_AGAIN).await;
+                }
+            };
             let meanwhile = join(mishaps::run(stage.clone()), watch::run(&stage));
             select(pin!(clients), pin!(meanwhile)).await;
             if !stage.ends_in_this_life {

@@ -50,7 +50,7 @@ pub struct Profile {
 
 /// No profile is called so.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no profile; it is one of crashes, crowd, tight, remote")]
+#[error("{0:?} is no profile; it is one of crashes, tight, remote, crowd")]
 pub struct NoSuchProfile(pub String);
 
 /// Other than the defaults, so that they are seen to be kept; and short, so that an operation that
@@ -209,7 +209,7 @@ impl Profile {
             },
             mishaps: Mishaps {
                 kill: 80,
-                outage: 4,
+                outage: 8,
                 ..crashes.mishaps
             },
             think: Duration::from_secs(2),
@@ -239,6 +239,10 @@ impl Profile {
                 commit: 5,
                 moment: 3,
                 most: 20,
+            },
+            mishaps: Mishaps {
+                outage: 40,
+                ..tight.mishaps
             },
             think: Duration::from_secs(3),
             ..tight

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use overwinter_driver::Observed;
+use overwinter_lifecycle::capacity::Usage;
 use overwinter_lifecycle::operation::Verb;
 use overwinter_lifecycle::{Depth, Phase};
 
@@ -21,7 +22,23 @@ pub(crate) async fn run(stage: &Stage) {
     loop {
         stage.sleep(BETWEEN).await;
         deadlines(stage);
-        losses(stage);
+        if !stage.profile.backend_lies() {
+            losses(stage);
+            capacity(stage);
+        }
+    }
+}
+
+/// Whether anything runs whose record holds nothing: it came late, and nobody looked again.
+fn capacity(stage: &Stage) {
+    let model = stage.model.borrow();
+    for (id, seen) in &model.seen {
+        if matches!(stage.world.truth(*id), Observed::Live { .. }) {
+            let held = Usage::of(&seen.record).running;
+            stage.expect(Invariant::CapacityHolds, held > 0, || {
+                format!("{id} runs and is {}", seen.record.phase())
+            });
+        }
     }
 }
 
@@ -53,9 +70,6 @@ fn deadlines(stage: &Stage) {
 
 /// Whether any record has said for too long that compute is there which is not.
 fn losses(stage: &Stage) {
-    if stage.profile.backend_lies() {
-        return;
-    }
     let now = stage.time.now();
     let mut model = stage.model.borrow_mut();
     let model = &mut *model;

@@ -35,8 +35,9 @@ impl Reconciler {
         tokio::spawn(async move { this.write_what_is_learnt().await });
         let this = self.clone();
         tokio::spawn(async move {
-            this.take_stock().await;
+            let mut taken = false;
             loop {
+                taken = taken || this.take_stock().await;
                 this.round().await;
                 this.ports.clock.sleep(ROUND).await;
             }

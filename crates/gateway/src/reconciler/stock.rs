@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use overwinter_driver::{Debt, DebtKind, Driver, Found};
-use overwinter_lifecycle::ids::{EffectKey, SandboxId, Serial};
+use overwinter_lifecycle::ids::{EffectKey, Fence, SandboxId, Serial};
 use overwinter_lifecycle::record::Sandbox;
 use uuid::Uuid;
 
@@ -44,8 +44,9 @@ fn classify(found: &Found, gateway: Uuid, record: Option<&Sandbox>) -> Finding {
 
 impl Reconciler {
     /// Looks at every driver's backend once. A driver that does not answer has said nothing: that is
-    /// no empty list.
-    pub async fn take_stock(&self) {
+    /// no empty list. False: it is to be done again.
+    pub async fn take_stock(&self) -> bool {
+        let mut done = true;
         for registered in self.drivers.iter() {
             match registered.driver.list().await {
                 Ok(found) => {
@@ -54,15 +55,17 @@ impl Reconciler {
                         self.prune(&found).await;
                     }
                     for compute in found {
-                        self.consider(&registered.driver, compute).await;
+                        done &= self.consider(&registered.driver, compute).await;
                     }
                 }
                 Err(error) => {
                     let driver = &registered.description.name;
                     tracing::warn!(driver, %error, "the backend could not be listed");
+                    done = false;
                 }
             }
         }
+        done
     }
 
     #[cfg(feature = "mutants")]
@@ -74,41 +77,71 @@ impl Reconciler {
         }
     }
 
-    async fn consider(&self, driver: &Arc<dyn Driver>, found: Found) {
+    /// False: what has to be done about it could not be done.
+    async fn consider(&self, driver: &Arc<dyn Driver>, found: Found) -> bool {
         let record = match found.sandbox {
             Some(id) => match self.store.get(id).await {
                 Ok(record) => record,
-                Err(error) => return tracing::error!(%error, "a record cannot be read"),
+                Err(error) => {
+                    tracing::error!(%error, "a record cannot be read");
+                    return false;
+                }
             },
             None => None,
         };
         match classify(&found, self.store.meta().gateway, record.as_ref()) {
-            Finding::Owned => {}
+            Finding::Owned => true,
             Finding::OfTombstone(id) => {
                 tracing::warn!(sandbox = %id, native = found.native_name, "removing what a delete left");
                 let fence = record.map(|sandbox| sandbox.fence).unwrap_or_default();
-                let debt = Debt {
-                    key: EffectKey {
-                        sandbox: id,
-                        fence,
-                        serial: Serial(0),
-                    },
-                    kind: DebtKind::Compute,
-                    reference: found.native_name,
-                };
-                if let Err(error) = driver.discard(&debt).await {
-                    tracing::error!(sandbox = %id, %error, "it could not be removed");
-                }
+                self.remove(driver, id, fence, found.native_name).await
             }
-            Finding::Unowned => tracing::warn!(
-                native = found.native_name, sandbox = ?found.sandbox, seen = ?found.observed,
-                "compute of this gateway that no record owns; left alone"
-            ),
-            Finding::Foreign => tracing::info!(
-                native = found.native_name, gateway = ?found.gateway, seen = ?found.observed,
-                "compute of another gateway; left alone"
-            ),
+            Finding::Unowned => {
+                tracing::warn!(
+                    native = found.native_name, sandbox = ?found.sandbox, seen = ?found.observed,
+                    "compute of this gateway that no record owns; left alone"
+                );
+                true
+            }
+            Finding::Foreign => {
+                tracing::info!(
+                    native = found.native_name, gateway = ?found.gateway, seen = ?found.observed,
+                    "compute of another gateway; left alone"
+                );
+                true
+            }
         }
+    }
+
+    /// Compute that came to be after its sandbox was gone, and the storage that a late create has made
+    /// with it.
+    async fn remove(
+        &self,
+        driver: &Arc<dyn Driver>,
+        id: SandboxId,
+        fence: Fence,
+        native_name: String,
+    ) -> bool {
+        let key = EffectKey {
+            sandbox: id,
+            fence,
+            serial: Serial(0),
+        };
+        for (kind, reference) in [
+            (DebtKind::Compute, native_name),
+            (DebtKind::Storage, id.to_string()),
+        ] {
+            let debt = Debt {
+                key,
+                kind,
+                reference,
+            };
+            if let Err(error) = driver.discard(&debt).await {
+                tracing::error!(sandbox = %id, %error, "it could not be removed");
+                return false;
+            }
+        }
+        true
     }
 }
 

@@ -86,6 +86,10 @@ pub(super) fn apply(
         state.storage = Some(Arc::new(Storage::new(Incarnation(0))));
     }
     let again = newest.is_some_and(|newest| newest.key == ctx.key && newest.done);
+    // Nobody is given credentials once more by what was done already.
+    if again && late == Some(Late::Fenced) {
+        return Err(DriverError::Fenced);
+    }
     state.before = Some(world.observation(state));
     let mut hand = Hand {
         world,
