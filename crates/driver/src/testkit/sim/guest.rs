@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use futures::future::AbortHandle;
 use overwinter_api::supervisor as wire;
 use overwinter_lifecycle::ids::{Incarnation, SandboxId};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::broadcast;
 use wire::__buffa::oneof::process_event::Event;
 
 use super::files::refused;
 use super::process::Process;
 use super::program;
+use super::signal::Signal;
 use super::storage::Storage;
 use super::world::{SimWorld, Violation};
 use crate::agent::{AgentResult, RefusedKind};
@@ -41,7 +42,7 @@ pub(super) struct Guest {
     spawn: Arc<dyn Spawn>,
     /// Of this world, from 1.
     pub(super) number: u64,
-    run: watch::Sender<Run>,
+    run: Signal<Run>,
     inside: Mutex<Inside>,
 }
 
@@ -68,21 +69,20 @@ struct Inside {
 /// One attachment. Once closed it is never open again.
 #[derive(Debug)]
 pub(super) struct Connection {
-    closed: watch::Sender<bool>,
+    closed: Signal<bool>,
 }
 
 impl Connection {
     pub(super) fn is_closed(&self) -> bool {
-        *self.closed.borrow()
+        self.closed.get()
     }
 
     pub(super) fn close(&self) {
-        self.closed.send_replace(true);
+        self.closed.set(true);
     }
 
     pub(super) async fn closed(&self) {
-        // The sender lives in self, so waiting cannot fail.
-        let _ = self.closed.subscribe().wait_for(|it| *it).await;
+        self.closed.until(|it| it).await;
     }
 }
 
@@ -100,7 +100,7 @@ impl Guest {
             clock: world.config.clock.clone(),
             spawn: world.config.spawn.clone(),
             number: world.next_guest(),
-            run: watch::Sender::new(Run::Running),
+            run: Signal::new(Run::Running),
             inside: Mutex::new(Inside {
                 generation: credentials.incarnation,
                 processes: BTreeMap::new(),
@@ -145,7 +145,7 @@ impl Guest {
     // Whether it runs.
 
     pub(super) fn state(&self) -> Run {
-        *self.run.borrow()
+        self.run.get()
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -154,10 +154,7 @@ impl Guest {
 
     /// Waits out a freeze. Does not return once it has ended.
     pub(super) async fn running(&self) {
-        let mut run = self.run.subscribe();
-        if run.wait_for(|it| *it == Run::Running).await.is_err() {
-            std::future::pending().await
-        }
+        self.run.until(|it| it == Run::Running).await;
     }
 
     pub(super) fn freeze(&self) {
@@ -165,17 +162,17 @@ impl Guest {
         if attached {
             self.violate(Violation::FrozenWhileAttached(self.sandbox));
         }
-        self.run.send_replace(Run::Frozen);
+        self.run.set(Run::Frozen);
     }
 
     pub(super) fn thaw(&self, generation: Incarnation) {
         self.inside().generation = generation;
-        self.run.send_replace(Run::Running);
+        self.run.set(Run::Running);
     }
 
     /// The end of PID 1 is the end of everything inside.
     pub(super) fn end(&self) {
-        self.run.send_replace(Run::Ended);
+        self.run.set(Run::Ended);
         let inside = self.inside();
         for process in inside.processes.values() {
             process.stop_task();
@@ -263,7 +260,7 @@ impl Guest {
     /// A new attachment; the one before is over.
     pub(super) fn connect(&self) -> Arc<Connection> {
         let connection = Arc::new(Connection {
-            closed: watch::Sender::new(false),
+            closed: Signal::new(false),
         });
         let before = {
             let mut inside = self.inside();

@@ -22,6 +22,7 @@ mod files;
 mod guest;
 mod process;
 mod program;
+mod signal;
 mod storage;
 mod truth;
 mod world;
