@@ -56,8 +56,6 @@ mutants! {
     SkipFence,
     /// A second effect of an operation has the serial of the first.
     ReuseSerial,
-    /// Open calls do not keep a sandbox awake.
-    IdleCuts,
     /// What a wake consumes is not marked when it begins.
     ConsumeLate,
     /// Memory that is gone, or that something has run on, is kept as if nothing had.
