@@ -7,14 +7,14 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use connectrpc::client::{BoxFuture, ClientBody, ClientTransport};
 use connectrpc::{ConnectError, ErrorDetail};
 use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::client::conn::http2::SendRequest;
+use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use overwinter_api::rpc::ErrorInfo;
 use tokio::net::UnixStream;
@@ -48,7 +48,12 @@ pub(crate) struct Transport {
 #[derive(Debug)]
 struct Inner {
     socket: PathBuf,
-    // Async, since it is held while dialling: callers that meet then wait for one dial.
+    /// Async, since it is held while dialling: callers that meet then wait for one dial.
+    ///
+    /// The only one that outlives the hand-over of a request, and let go of when its connection has
+    /// ended. A request that is handed over in that moment lies in a queue which nobody reads any
+    /// more, and is given back when the last sender is dropped: a call that kept one would wait for
+    /// ever.
     sender: Mutex<Option<SendRequest<ClientBody>>>,
 }
 
@@ -67,8 +72,15 @@ impl Transport {
         if let Some(sender) = held.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
         }
-        let sender = dial(&self.inner.socket).await?;
+        let (sender, connection) = dial(&self.inner.socket).await?;
         *held = Some(sender.clone());
+        let inner = Arc::downgrade(&self.inner);
+        tokio::spawn(async move {
+            // It ends when the last sender is dropped or the peer closes; its error reaches each
+            // call that it cuts short, so there is nobody else to tell.
+            let _ = connection.await;
+            Inner::let_go(inner).await;
+        });
         Ok(sender)
     }
 
@@ -89,13 +101,25 @@ impl Transport {
     }
 
     async fn attempt(&self, request: Request<ClientBody>) -> Result<Attempt, ConnectError> {
-        let mut sender = self.sender().await?;
-        match sender.try_send_request(request).await {
+        // The sender is dropped here: see `Inner::sender`.
+        let sent = self.sender().await?.try_send_request(request);
+        match sent.await {
             Ok(response) => Ok(Attempt::Answered(response)),
             Err(mut failed) => match failed.take_message() {
                 Some(unsent) => Ok(Attempt::Unsent(unsent, failed.into_error())),
                 None => Err(broke(failed.into_error())),
             },
+        }
+    }
+}
+
+impl Inner {
+    /// Weak: what is held keeps its connection going.
+    async fn let_go(inner: Weak<Self>) {
+        if let Some(inner) = inner.upgrade() {
+            let mut held = inner.sender.lock().await;
+            // Another may have been dialled already.
+            held.take_if(|sender| sender.is_closed());
         }
     }
 }
@@ -116,7 +140,9 @@ const NOT_PERMITTED: &str = "its socket is for the user who runs the gateway: be
      system's, `sudo`), or run one of your own with `overwinter gateway run` and name its socket \
      with --socket or OVERWINTER_SOCKET";
 
-async fn dial(socket: &Path) -> Result<SendRequest<ClientBody>, ConnectError> {
+type Connection = http2::Connection<TokioIo<UnixStream>, ClientBody, TokioExecutor>;
+
+async fn dial(socket: &Path) -> Result<(SendRequest<ClientBody>, Connection), ConnectError> {
     let stream = UnixStream::connect(socket).await.map_err(|error| {
         let next = match error.kind() {
             io::ErrorKind::PermissionDenied => NOT_PERMITTED,
@@ -124,7 +150,7 @@ async fn dial(socket: &Path) -> Result<SendRequest<ClientBody>, ConnectError> {
         };
         unreachable(socket, error, next)
     })?;
-    let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+    http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -135,11 +161,7 @@ async fn dial(socket: &Path) -> Result<SendRequest<ClientBody>, ConnectError> {
         .keep_alive_timeout(Duration::from_secs(20))
         .handshake(TokioIo::new(stream))
         .await
-        .map_err(|error| unreachable(socket, error, NOT_THERE))?;
-    // It ends when the last sender is dropped or the peer closes; its error reaches each call that
-    // it cuts short, so there is nobody else to tell.
-    tokio::spawn(connection);
-    Ok(sender)
+        .map_err(|error| unreachable(socket, error, NOT_THERE))
 }
 
 fn unreachable(

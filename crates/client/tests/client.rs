@@ -309,3 +309,38 @@ async fn an_answer_that_breaks_in_its_middle_is_a_connection_that_is_lost() {
     assert_eq!(calls.load(Ordering::SeqCst), 2);
     server.abort();
 }
+
+/// Calls that are repeated at the moment in which their connection ends. One that is handed to it
+/// too late to be refused, and too early to be sent on another, has an answer as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_call_that_meets_the_end_of_its_connection_is_answered() {
+    use std::time::Duration;
+    use tokio::io::AsyncReadExt as _;
+
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("gateway.sock");
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+    // Dies of each connection's first words.
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move { stream.read_u8().await });
+        }
+    });
+    let client = Client::connect(&socket);
+    let callers: Vec<_> = (0..16)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                for _ in 0..400 {
+                    let asked = client.get("box");
+                    let answer = tokio::time::timeout(Duration::from_secs(30), asked).await;
+                    assert!(answer.expect("stuck").unwrap_err().is_transport());
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+}

@@ -74,9 +74,7 @@ pub async fn accept(mut io: Box<dyn Io>) -> Result<Arc<SupervisorAgent>, AgentEr
         .handshake(TokioIo::new(LinkIo::new(io, link.clone())))
         .await
         .map_err(|_| AgentError::Gone)?;
-    // Its end is told by the link, and its error by each call that it cuts short.
-    tokio::spawn(connection);
-    let transport = Transport { sender, link };
+    let transport = Transport::new(sender, connection, link);
     Ok(Arc::new(SupervisorAgent {
         client: Client::new(transport.clone(), config()),
         transport,

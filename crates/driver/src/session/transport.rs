@@ -1,6 +1,6 @@
 //! The generated client's way onto the one connection.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use connectrpc::ConnectError;
 use connectrpc::client::{BoxFuture, ClientBody, ClientTransport};
@@ -14,14 +14,40 @@ use super::link::Link;
 /// Clones are cheap and use the same connection. It never dials.
 #[derive(Clone, Debug)]
 pub(super) struct Transport {
-    pub(super) sender: SendRequest<ClientBody>,
+    /// None: the connection has ended. The only sender: a request that is handed over while it ends
+    /// lies in a queue which nobody reads any more, and is given back when the last sender is dropped.
+    sender: Arc<Mutex<Option<SendRequest<ClientBody>>>>,
     pub(super) link: Arc<Link>,
 }
 
 impl Transport {
+    /// Drives `connection` until it ends: when the last clone is dropped, or the peer closes.
+    pub(super) fn new(
+        sender: SendRequest<ClientBody>,
+        connection: impl Future + Send + 'static,
+        link: Arc<Link>,
+    ) -> Self {
+        let sender = Arc::new(Mutex::new(Some(sender)));
+        // Weak: what is held keeps its connection going.
+        let held = Arc::downgrade(&sender);
+        tokio::spawn(async move {
+            // Its end is told by the link, and its error by each call that it cuts short.
+            connection.await;
+            if let Some(held) = held.upgrade() {
+                held.lock().unwrap_or_else(PoisonError::into_inner).take();
+            }
+        });
+        Self { sender, link }
+    }
+
+    fn is_closed(&self) -> bool {
+        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        sender.as_ref().is_none_or(SendRequest::is_closed)
+    }
+
     /// Whether calls fail because of the connection and not because of what they ask.
     pub(super) fn is_broken(&self) -> bool {
-        self.link.is_broken() || self.sender.is_closed()
+        self.link.is_broken() || self.is_closed()
     }
 }
 
@@ -33,9 +59,13 @@ impl ClientTransport for Transport {
         &self,
         request: Request<ClientBody>,
     ) -> BoxFuture<'static, Result<Response<Incoming>, ConnectError>> {
-        let response = self.sender.clone().send_request(request);
+        let sent = {
+            let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+            sender.as_mut().map(|sender| sender.send_request(request))
+        };
         Box::pin(async move {
-            let mut response = response.await.map_err(|error| {
+            let ended = || ConnectError::unavailable("the supervisor's connection has ended");
+            let mut response = sent.ok_or_else(ended)?.await.map_err(|error| {
                 ConnectError::unavailable_from_transport(
                     "the supervisor's connection failed",
                     error,

@@ -258,3 +258,31 @@ async fn detach_answers_only_after_end_of_file() {
         agent.gone().await;
     }
 }
+
+/// Calls that are made just as the connection ends. One that is handed over too late to be refused,
+/// and too early to be seen, has an answer as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_call_that_meets_the_end_of_the_connection_is_answered() {
+    for _ in 0..1000 {
+        let (ours, mut theirs) = tokio::net::UnixStream::pair().unwrap();
+        let agent = session::accept(Box::new(ours)).await.unwrap();
+        let callers: Vec<_> = (0..8)
+            .map(|_| {
+                let agent = agent.clone();
+                tokio::spawn(async move {
+                    // Until it is seen to have ended.
+                    for _ in 0..20 {
+                        let asked = agent.list_processes();
+                        let answer = tokio::time::timeout(Duration::from_secs(30), asked).await;
+                        assert_eq!(answer.expect("stuck").unwrap_err(), AgentError::Gone);
+                    }
+                })
+            })
+            .collect();
+        // Dies of its first words, after the 101.
+        tokio::spawn(async move { theirs.read(&mut [0; 4096]).await });
+        for caller in callers {
+            caller.await.unwrap();
+        }
+    }
+}
