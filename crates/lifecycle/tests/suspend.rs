@@ -203,6 +203,16 @@ fn it_is_turned_back_until_its_intent_is_recorded() {
         assert_eq!(turned.op.outcome, Some(Outcome::TurnedBack(by)));
         assert_eq!(turned.sandbox.desired, Desired::Running);
     }
+    // Who sleeps, or is not there, has not been asked to quiesce: there is nobody to wait for.
+    Story::of(asleep(Depth::Freeze), STOP)
+        .then("prepare", Event::Done)
+        .stopped_by(Stopping::TurnBack(None))
+        .records("record_intent")
+        .ends(FROZEN_NOW);
+    Story::of(failed(Reason::ComputeLost, Compute::Absent), STOP)
+        .stopped_by(Stopping::TurnBack(None))
+        .records("record_intent")
+        .ends(Phase::Failed);
     // A delete has come while it was being turned back.
     let turned = quiesced()
         .stopped_by(Stopping::TurnBack(None))

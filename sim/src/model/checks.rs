@@ -8,6 +8,7 @@ use overwinter_lifecycle::capacity::Usage;
 use overwinter_lifecycle::operation::{Achieved, Operation, Outcome, Step, Verb};
 use overwinter_lifecycle::record::{Compute, Desired, Retained, RetainedStatus, Sandbox};
 use overwinter_lifecycle::recording::{Ending, Recording};
+use overwinter_lifecycle::steps::Action;
 use overwinter_lifecycle::{Depth, Reason};
 
 use super::flaw::Flaw;
@@ -42,11 +43,36 @@ pub fn state(state: &State, setup: &Setup, tally: &mut Tally) -> Checked {
     ensure(owned, Invariant::LineIsServed, || {
         "an operation without an owner".to_owned()
     })?;
+    sleepers(state, tally)?;
     if state.sandbox.running.is_none() && !state.unseen {
         tally.met(Invariant::RecordIsTrue);
         record(state)?;
     }
     capacity(state, setup, tally)
+}
+
+fn sleepers(state: &State, tally: &mut Tally) -> Checked {
+    let (Some(op), Some(action)) = (&state.sandbox.running, &state.next) else {
+        return Ok(());
+    };
+    if state.sandbox.retained.is_none() || !matches!(op.verb, Verb::Suspend { .. }) {
+        return Ok(());
+    }
+    tally.met(Invariant::SleepersAreLeftAlone);
+    let spoken_to = matches!(
+        action,
+        Action::Quiesce
+            | Action::Unquiesce(_)
+            | Action::Detach
+            | Action::Terminate
+            | Action::Attach { .. }
+            | Action::LiftQuiesce { .. }
+            | Action::StartMain { .. }
+            | Action::Hook { .. }
+    );
+    ensure(!spoken_to, Invariant::SleepersAreLeftAlone, || {
+        format!("it sleeps, and {} comes next", action.name())
+    })
 }
 
 fn one_live_compute(state: &State, tally: &mut Tally) -> Checked {

@@ -41,6 +41,8 @@ pub enum Flaw {
     ForgetIntent,
     /// A suspend that cannot freeze is tried for ever.
     RetryForEver,
+    /// A deepening that is turned back waits for a supervisor which sleeps.
+    SpeakToSleepers,
     /// A superseded operation is dropped without an outcome.
     LoseTheWaiting,
 }
@@ -68,6 +70,7 @@ impl Flaw {
             Self::GiveUpDelete => &[I::AWayOut, I::EveryOperationEnds],
             Self::ForgetIntent => &[I::OneLiveCompute, I::RecordIsTrue],
             Self::RetryForEver => &[I::EveryOperationEnds],
+            Self::SpeakToSleepers => &[I::SleepersAreLeftAlone],
             Self::LoseTheWaiting => &[I::LineIsServed],
         }
     }

@@ -92,7 +92,15 @@ fn go_on(state: &mut State, done: Action, event: Event, setup: &Setup) {
     } else {
         state.deadline
     };
-    let next = steps::next(&state.sandbox, running, done, event, deadline);
+    let stopped = matches!(event, Event::Stopped(_));
+    let next = match steps::next(&state.sandbox, running, done, event, deadline) {
+        Action::Record(Recording::End(Ending::TurnedBack))
+            if setup.flaw == Some(Flaw::SpeakToSleepers) && stopped =>
+        {
+            Action::Unquiesce(Box::new(Ending::TurnedBack))
+        }
+        next => next,
+    };
     state.next = Some(next);
 }
 

@@ -198,7 +198,7 @@ pub fn next(
     if let Event::Stopped(stopping) = event {
         return match stopping {
             Stopping::Delete(_) => Action::Record(Recording::End(Ending::Interrupted)),
-            Stopping::TurnBack(_) => Action::Unquiesce(Box::new(Ending::TurnedBack)),
+            Stopping::TurnBack(_) => suspend::turn_back(sandbox),
         };
     }
     match op.verb {

@@ -39,6 +39,15 @@ fn is_deepening(sandbox: &Sandbox) -> bool {
     sandbox.retained.is_some()
 }
 
+/// Stopped before the intent was recorded.
+pub(super) fn turn_back(sandbox: &Sandbox) -> Action {
+    if is_deepening(sandbox) || !sandbox.compute.may_exist() {
+        end(Ending::TurnedBack)
+    } else {
+        Action::Unquiesce(Box::new(Ending::TurnedBack))
+    }
+}
+
 pub(super) fn next(
     sandbox: &Sandbox,
     op: &Operation,
