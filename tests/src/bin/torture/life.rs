@@ -9,8 +9,9 @@ use crate::ledger::{Ledger, Life};
 use crate::stage::Stage;
 
 /// Whoever lives writes it again; what the last life wrote is gone.
-const ASK: &str = "rm -f /tmp/count; for i in $(seq 250); do [ -f /tmp/count ] && break; \
-    usleep 20000; done; cat /tmp/count";
+/// Another client may ask at the same time, and remove it just after it was seen.
+const ASK: &str = "rm -f /tmp/count; for i in $(seq 250); do cat /tmp/count 2>/dev/null && exit; \
+    usleep 20000; done; exit 1";
 /// Long enough to be met by a kill or a suspend.
 const LINES: u32 = 60;
 /// How long a stream waits for its sandbox to wake up again.

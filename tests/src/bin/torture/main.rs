@@ -77,10 +77,10 @@ async fn torture(cli: &Cli) -> anyhow::Result<()> {
         "{} kills, {} clients, {} sandboxes, --seed {seed}",
         cli.kills, cli.clients, cli.sandboxes
     );
-    // Its own child is waited for by whoever started it.
-    let _adopted = Orphans::adopt(|pid| orphans::name_of(pid).starts_with("overwinter-gat"))?;
     let watcher = Watcher::start()?;
     let mut gateway = Gateway::prepare()?;
+    // From here on its only child of its own is the gateway, which is waited for by who started it.
+    let _adopted = Orphans::adopt(|pid| orphans::name_of(pid).starts_with("overwinter-gat"))?;
     watcher.add(&gateway.data_dir());
     gateway.run().await?;
     let image = gateway.image.name();

@@ -85,6 +85,19 @@ impl Stage {
     pub(crate) async fn until_answered<T, F>(
         &self,
         what: &'static str,
+        ask: impl FnMut() -> F,
+    ) -> Option<Answer<T>>
+    where
+        F: Future<Output = overwinter_client::Result<T>>,
+    {
+        self.until_answered_of(what, "", ask).await
+    }
+
+    /// As [`until_answered`](Self::until_answered); `of`: what it is asked of, where that is known.
+    async fn until_answered_of<T, F>(
+        &self,
+        what: &'static str,
+        of: &str,
         mut ask: impl FnMut() -> F,
     ) -> Option<Answer<T>>
     where
@@ -94,7 +107,7 @@ impl Stage {
         loop {
             match tokio::time::timeout_at(until, ask()).await {
                 Err(_) => {
-                    self.report.broken(format!("{what} is stuck"));
+                    self.report.broken(format!("{what} is stuck {of}"));
                     return None;
                 }
                 Ok(Ok(answer)) => return Some(Answer::Done(answer)),
@@ -141,7 +154,9 @@ impl Stage {
         };
         let id = operation.id().to_owned();
         let ended = self
-            .until_answered(what, || self.client.wait_operation(&id, Some(STUCK)))
+            .until_answered_of(what, &format!("in operation {id}"), || {
+                self.client.wait_operation(&id, Some(STUCK))
+            })
             .await?;
         let operation = match ended {
             Answer::Done(operation) => operation,
