@@ -24,14 +24,14 @@ pub struct CrashDials {
     pub most: u32,
 }
 
-/// Steps that are seldom reached, in whose middle a gateway dies this much more often.
+/// Steps that are hardly ever reached, and those that are seldom reached: at them a gateway dies so
+/// much more often.
+const MOST: u64 = 20;
+const RAREST: [&str; 3] = ["commit fall_back", "fallback", "give_up_memory"];
 const MORE: u64 = 8;
-const RARE: [&str; 11] = [
+const RARE: [&str; 8] = [
     "commit debt",
     "commit end_",
-    "commit fall_back",
-    "fallback",
-    "give_up_memory",
     "lift_quiesce",
     "reattach",
     "resume.any.suspend_stop",
@@ -142,8 +142,13 @@ impl Crashes {
         self.coverage.reached(what, side);
         if !self.is_dead() {
             self.trace.note(format_args!("{side} {what}"));
-            let rare = RARE.iter().any(|rare| what.contains(rare));
-            if !self.chosen(if rare { MORE } else { 1 }, dial) {
+            let is_of = |those: &[&str]| those.iter().any(|rare| what.contains(rare));
+            let times = match () {
+                () if is_of(&RAREST) => MOST,
+                () if is_of(&RARE) => MORE,
+                () => 1,
+            };
+            if !self.chosen(times, dial) {
                 return;
             }
             self.coverage.crashed(what, side);

@@ -116,7 +116,7 @@ impl Profile {
                 agent_lies: 10,
                 longest: Duration::from_secs(4),
             },
-            other_errors: 3,
+            other_errors: 6,
             discards: 200,
             lost_request_life: Duration::ZERO,
             crashes: CrashDials {
