@@ -100,6 +100,8 @@ mutants! {
     PruneOnEmpty,
     /// Compute of another gateway is removed.
     ForeignIsOurs,
+    /// Open calls do not keep it from being put to sleep.
+    IdleCuts,
     /// Who waits for an operation is not told of its end.
     WaitersForgotten,
     /// An operation that has begun gets its owner from its client's own task.

@@ -25,6 +25,9 @@ const SHORT: Duration = Duration::from_secs(2);
 /// One that has.
 const LONG: Duration = Duration::from_secs(150);
 
+/// While a call is open, for something else to come.
+const MEANWHILE: Duration = Duration::from_secs(4);
+
 /// What a slow disk takes for an answer, and more.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
@@ -298,10 +301,15 @@ impl Client {
             &["true"]
         };
         let process = self.ids.next().to_string();
-        let ran = self
-            .doors
-            .run(&Target::Id(id), process.clone(), command)
-            .await;
+        let target = Target::Id(id);
+        let run = self.doors.run(&target, process.clone(), command);
+        let meanwhile = async {
+            if stage.chance(150) {
+                stage.a_while(MEANWHILE).await;
+                self.idle(id).await;
+            }
+        };
+        let (ran, ()) = join(run, meanwhile).await;
         match &ran {
             Ok(_) => stage.call_succeeded(call, "an exec"),
             Err(error) => {

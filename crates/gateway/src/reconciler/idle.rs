@@ -46,6 +46,10 @@ impl Reconciler {
     /// Whether a call is open. Processes that nobody is attached to do not count yet: the policy
     /// cannot say so before there is an idle timer.
     pub(super) fn is_used(&self, id: SandboxId) -> bool {
+        #[cfg(feature = "mutants")]
+        if overwinter_lifecycle::mutant!(IdleCuts) {
+            return false;
+        }
         let open_calls = self.hub.find(id).map_or(0, |slot| slot.open_calls());
         let now = IdlePolicy {
             timeout_ms: Some(0),

@@ -143,8 +143,9 @@ impl Reconciler {
             let mut looks = LOOKS;
             loop {
                 let changes = slot.compute_changes();
+                let asked = self.ports.clock.monotonic();
                 if let Some(seen) = self.look(driver, id).await
-                    && self.is_final(seen, after, &owned.times)
+                    && is_final(seen, asked, after, &owned.times)
                 {
                     return Event::Observed(seen);
                 }
@@ -180,18 +181,41 @@ impl Reconciler {
             }
         }
     }
+}
 
-    /// Whether no request that is still on its way can change it.
-    fn is_final(&self, seen: Observed, after: Option<EffectKind>, times: &Times) -> bool {
-        after.is_none_or(|effect| seen.shows(effect))
-            || self.ports.clock.monotonic() >= times.lost_until
-            || overwinter_lifecycle::mutant!(BelieveTooSoon)
-    }
+/// Whether no request that is still on its way can change it. What is seen was so at some time since
+/// the question was `asked`: an answer that took long may be older than what has happened meanwhile.
+fn is_final(seen: Observed, asked: Duration, after: Option<EffectKind>, times: &Times) -> bool {
+    after.is_none_or(|effect| seen.shows(effect))
+        || asked >= times.lost_until
+        || overwinter_lifecycle::mutant!(BelieveTooSoon)
 }
 
 #[cfg(test)]
 mod tests {
+    use overwinter_lifecycle::Depth;
+    use overwinter_lifecycle::ids::Incarnation;
+
     use super::*;
+
+    /// Memory was given back as untouched: the look had been asked before a late resume landed, and
+    /// was answered after the time in which that could.
+    #[test]
+    fn what_is_seen_counts_from_when_it_was_asked() {
+        let at = Duration::from_secs;
+        let times = Times {
+            deadline: at(60),
+            calls: CALLS,
+            lost_until: at(10),
+        };
+        let resume = Some(EffectKind::Resume(Depth::Freeze));
+        let held = Incarnation(1);
+        assert!(!is_final(Observed::Frozen { held }, at(9), resume, &times));
+        assert!(is_final(Observed::Frozen { held }, at(10), resume, &times));
+        // Nothing that is on its way takes back what has happened.
+        assert!(is_final(Observed::Live { held }, at(9), resume, &times));
+        assert!(is_final(Observed::Frozen { held }, at(9), None, &times));
+    }
 
     #[test]
     fn a_pause_doubles_up_to_the_longest() {
