@@ -54,7 +54,7 @@ nextest: $(DEBUG)/overwinter-supervisor.static
 	cargo nextest run --workspace --all-features --run-ignored only --no-capture \
 		-E 'binary(shipped) and (test(small) or test(nothing))'
 
-test: lint nextest torture-small
+test: lint nextest torture-small fuzz
 
 # Small enough for CI: every state of a world with two verbs and one of each mishap, against both
 # backends, and that each flaw of the self-test is found.

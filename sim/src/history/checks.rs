@@ -86,6 +86,22 @@ pub(crate) fn after_commits(stage: &Stage, api: &Api) {
             model.seen.insert(seen.record.id, seen);
         }
     }
+    note_room(stage);
+}
+
+fn note_room(stage: &Stage) {
+    let mut model = stage.model.borrow_mut();
+    let used = |seen: &Seen| Usage::of(&seen.record).running;
+    let used: u64 = model.seen.values().map(used).sum();
+    let full = stage
+        .profile
+        .limits
+        .running
+        .is_some_and(|most| used >= most);
+    model.room_since = match (full, model.room_since) {
+        (true, _) => None,
+        (false, since) => since.or(Some(stage.time.now())),
+    };
 }
 
 /// An effect that has reached the backend is in the ledger, whose rows outlive it.

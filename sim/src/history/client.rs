@@ -183,9 +183,12 @@ impl Client {
             .trace
             .note(format_args!("client {} asks {verb:?}", self.number));
         let answer = self.doors.verb(verb, &ask).await;
-        if let Ok(answer) = &answer {
-            self.accepted(verb, key, answer);
-            self.told(answer, since);
+        match &answer {
+            Ok(answer) => {
+                self.accepted(verb, key, answer);
+                self.told(answer, since);
+            }
+            Err(error) => self.had_no_room(error, since),
         }
         let answer = answer.map(|answer| {
             let operation = answer.operation.as_option();
@@ -220,6 +223,21 @@ impl Client {
                 format!("{key}: {earlier}, then {id}")
             });
         }
+    }
+
+    /// A refusal for want of room is given only where there was none at some time since it was asked.
+    fn had_no_room(&self, error: &ConnectError, since: Duration) {
+        let why = error.message.as_deref().unwrap_or_default();
+        // A disk may be full as well.
+        if error.code != ErrorCode::ResourceExhausted || !why.starts_with("running sandboxes") {
+            return;
+        }
+        let room = self.stage.model.borrow().room_since;
+        let all_the_time = room.is_some_and(|room| room < since);
+        self.stage
+            .expect(Invariant::RoomIsGiven, !all_the_time, || {
+                format!("since {room:?} there is room, and it is refused: {error}")
+            });
     }
 
     /// Who waits is told of an end as soon as it is there.

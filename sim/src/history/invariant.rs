@@ -91,6 +91,8 @@ invariants! {
     CapacityHolds,
     /// No start begins over the limits.
     LimitsHold,
+    /// Where there is room, nobody is refused for want of it.
+    RoomIsGiven,
     /// No owner goes on for longer than the deadlines of its operation allow.
     DeadlinesHold,
     /// Once faults have stopped, every operation ends.

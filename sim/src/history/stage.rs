@@ -66,6 +66,8 @@ pub(crate) struct Model {
     /// Whether the newest operation of a sandbox is a suspend that idleness asked for, past its point
     /// of no turning back.
     pub idle: BTreeMap<SandboxId, bool>,
+    /// Since when the records have left room for one more, whatever was committed.
+    pub room_since: Option<Duration>,
     /// How often the connection of a sandbox was broken.
     pub broken: BTreeMap<SandboxId, u32>,
     /// Since when what a record claims is not there.
