@@ -24,17 +24,22 @@ pub struct CrashDials {
     pub most: u32,
 }
 
-/// Steps that are hardly ever reached, and those that are seldom reached: at them a gateway dies so
-/// much more often.
-const MOST: u64 = 20;
-const RAREST: [&str; 3] = ["commit fall_back", "fallback", "give_up_memory"];
+/// Steps that are hardly ever reached: after them a gateway dies so much more often.
+const MOST: u64 = 50;
+const RAREST: [&str; 3] = [
+    "record_fallback",
+    "record_give_up_memory",
+    "resume.any.suspend_stop",
+];
+/// At these it dies somewhat more often, so that most of what is rarest is not cut off before its end.
 const MORE: u64 = 8;
-const RARE: [&str; 8] = [
+const RARE: [&str; 9] = [
     "commit debt",
     "commit end_",
+    "commit fall_back",
+    "commit turn_back",
     "lift_quiesce",
     "reattach",
-    "resume.any.suspend_stop",
     "start.any",
     "suspend.freeze.attach",
     "unquiesce",
@@ -144,8 +149,8 @@ impl Crashes {
             self.trace.note(format_args!("{side} {what}"));
             let is_of = |those: &[&str]| those.iter().any(|rare| what.contains(rare));
             let times = match () {
-                () if is_of(&RAREST) => MOST,
-                () if is_of(&RARE) => MORE,
+                () if is_of(&RAREST) && side == "after" => MOST,
+                () if is_of(&RAREST) || is_of(&RARE) => MORE,
                 () => 1,
             };
             if !self.chosen(times, dial) {
