@@ -186,6 +186,44 @@ async fn absence_counts_only_when_a_lost_request_has_had_its_life() {
     rig.sound();
 }
 
+/// A create whose reply is lost, and which a backend carries out when its delete has been asked for.
+struct LateCreate(Semaphore);
+
+impl FaultPlan for LateCreate {
+    fn decide(&self, call: &CallSite) -> Option<Fault> {
+        (call.kind == CallKind::Create).then(|| {
+            self.0.add_permits(1);
+            Fault::ActLate {
+                after: Duration::from_millis(500),
+                late: Late::Unfenced,
+            }
+        })
+    }
+}
+
+/// It was told done while the create was on its way, which then landed on a tombstone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delete_waits_out_what_it_has_interrupted() {
+    let plan = Arc::new(LateCreate(Semaphore::new(0)));
+    let mut config = SimConfig {
+        faults: plan.clone(),
+        ..SimConfig::default()
+    };
+    for mode in &mut config.modes {
+        mode.lost_request_life = Duration::from_secs(2);
+    }
+    let rig = Rig::with(config, Arc::new(Script::new())).await;
+    let create = rig.client.create().name("a").image("image");
+    create.accept().await.unwrap();
+    let sent = tokio::time::timeout(PATIENCE, plan.0.acquire()).await;
+    sent.expect("it is not created").unwrap().forget();
+    rig.client.delete("a").limit(PATIENCE).wait().await.unwrap();
+    // Twice what it takes to land.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(rig.world.leftovers(), Vec::<String>::new());
+    rig.sound();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_right_after_a_restart_waits_for_the_supervisor() {
     let rig = Rig::new().await;

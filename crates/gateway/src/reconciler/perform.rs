@@ -85,7 +85,17 @@ impl Reconciler {
         }
     }
 
+    /// Not after a hook, a supervisor or a call that takes its time: a resume that turns it back
+    /// succeeds at once.
     async fn quiesce(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
+        tokio::select! {
+            biased;
+            event = self.quiesce_inside(sandbox, op, slot) => event,
+            stopping = self.stopping(sandbox.id, slot) => Event::Stopped(stopping),
+        }
+    }
+
+    async fn quiesce_inside(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
         // A call that hangs on its way in must not keep it awake for ever: past the deadline the
         // supervisor's own gate refuses it.
         let entered = Duration::from_millis(op.deadlines.agent_ms);
@@ -100,19 +110,17 @@ impl Reconciler {
         let hook = policy.pre_suspend_hook.clone();
         let hook_time = Duration::from_millis(policy.hook_timeout_ms);
         let patience = Duration::from_millis(op.deadlines.agent_ms) + hook_time;
+        // Out of Failed nobody was let in until now.
+        if !slot.is_expecting(sandbox.issued)
+            && let Some(expected) = expected(sandbox)
+        {
+            slot.expect(expected);
+        }
         let Some(session) = self.reach(sandbox, slot).await else {
             return Event::Unreachable;
         };
-        let asked = self
-            .ports
-            .within(patience, session.agent.quiesce(hook, hook_time));
-        let answer = tokio::select! {
-            biased;
-            answer = asked => answer,
-            // Not after a hook that may take its time: a resume that turns it back succeeds at once.
-            stopping = self.stopping(sandbox.id, slot) => return Event::Stopped(stopping),
-        };
-        match answer {
+        let asked = session.agent.quiesce(hook, hook_time);
+        match self.ports.within(patience, asked).await {
             Ok(Ok(response)) => match response.hook.as_option() {
                 Some(exit) if exit.code != 0 => Event::Refused(Fault::new(
                     Reason::HookFailed,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use overwinter_driver::Driver;
 use overwinter_lifecycle::ids::SandboxId;
 use overwinter_lifecycle::operation::{EffectKind, Operation, Stopping};
-use overwinter_lifecycle::record::Sandbox;
+use overwinter_lifecycle::record::{Compute, Sandbox};
 use overwinter_lifecycle::steps::{Deadline, Event, Observed};
 
 use super::Reconciler;
@@ -52,21 +52,34 @@ pub(super) struct Times {
     calls: Backoff,
     /// Until then a request whose reply was lost may still be carried out.
     lost_until: Duration,
+    /// The same, of the operation before this one, which a delete has interrupted.
+    interrupted_until: Duration,
 }
 
 impl Reconciler {
-    /// What an owner is granted when it begins, or takes over.
-    pub(super) fn grant(&self, sandbox: &Sandbox, op: &Operation) -> Times {
+    /// What an owner is granted when it begins, or takes over. `before`: when it goes on from one
+    /// operation to the next.
+    pub(super) fn grant(&self, sandbox: &Sandbox, op: &Operation, before: Option<&Times>) -> Times {
         let now = self.ports.clock.monotonic();
+        let life = self.lost_request_life(sandbox);
         // An owner that is gone may have sent its request just before.
         let unknown = op.attempt > 1 && op.intent.is_some();
+        // The one end that settles nothing is that a delete takes over.
+        let unsettled = sandbox.compute == Compute::Unknown;
+        let before = before.filter(|_| unsettled);
+        let earlier = before.map_or(Duration::ZERO, |before| before.lost_until);
         Times {
             deadline: now + Duration::from_millis(op.deadlines.operation_ms),
             calls: CALLS,
             lost_until: if unknown {
-                now + self.lost_request_life(sandbox)
+                now + life
             } else {
-                now
+                earlier.max(now)
+            },
+            interrupted_until: if unknown && unsettled {
+                now + life
+            } else {
+                earlier
             },
         }
     }
@@ -185,8 +198,12 @@ impl Reconciler {
 
 /// Whether no request that is still on its way can change it. What is seen was so at some time since
 /// the question was `asked`: an answer that took long may be older than what has happened meanwhile.
+///
+/// That an effect has happened is seen at once; but what an operation before it has asked for, and
+/// nobody has settled, may come on top: a create beside the delete that has interrupted it.
 fn is_final(seen: Observed, asked: Duration, after: Option<EffectKind>, times: &Times) -> bool {
-    after.is_none_or(|effect| seen.shows(effect))
+    let has_happened = after.is_none_or(|effect| seen.shows(effect));
+    has_happened && asked >= times.interrupted_until
         || asked >= times.lost_until
         || overwinter_lifecycle::mutant!(BelieveTooSoon)
 }
@@ -207,6 +224,7 @@ mod tests {
             deadline: at(60),
             calls: CALLS,
             lost_until: at(10),
+            interrupted_until: at(0),
         };
         let resume = Some(EffectKind::Resume(Depth::Freeze));
         let held = Incarnation(1);
@@ -215,6 +233,21 @@ mod tests {
         // Nothing that is on its way takes back what has happened.
         assert!(is_final(Observed::Live { held }, at(9), resume, &times));
         assert!(is_final(Observed::Frozen { held }, at(9), None, &times));
+    }
+
+    /// A delete was told done, and then the create that it had interrupted landed.
+    #[test]
+    fn what_was_interrupted_may_come_on_top() {
+        let at = Duration::from_secs;
+        let times = Times {
+            deadline: at(60),
+            calls: CALLS,
+            lost_until: at(10),
+            interrupted_until: at(10),
+        };
+        let delete = Some(EffectKind::Delete);
+        assert!(!is_final(Observed::Absent, at(9), delete, &times));
+        assert!(is_final(Observed::Absent, at(10), delete, &times));
     }
 
     #[test]
