@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
@@ -22,6 +21,19 @@ const AGAIN: Timespec = Timespec {
 
 const AGAIN_AT_MOST: usize = 200;
 
+/// Why it is not killed.
+#[derive(Debug, thiserror::Error)]
+pub enum NoCompute {
+    #[error("it has no compute")]
+    None,
+    #[error("it has more than one compute: {0:?}")]
+    Many(BTreeSet<i32>),
+    #[error("process {0} does not die")]
+    Immortal(i32),
+    #[error(transparent)]
+    Kernel(#[from] rustix::io::Errno),
+}
+
 /// The native compute of one sandbox.
 #[derive(Debug)]
 pub struct Compute {
@@ -34,16 +46,14 @@ pub struct Compute {
 impl Compute {
     /// # Errors
     /// When none is there, or more than one.
-    pub fn of(sandbox_id: &str) -> anyhow::Result<Self> {
+    pub fn of(sandbox_id: &str) -> Result<Self, NoCompute> {
         let mut freezers = cgroups_of([sandbox_id.to_owned()].into_iter());
         freezers.retain(|group| FREEZERS.iter().any(|(file, _)| group.join(file).exists()));
         let pids: BTreeSet<i32> = freezers.iter().filter_map(|group| init_of(group)).collect();
-        ensure!(
-            pids.len() < 2,
-            "{sandbox_id} has more than one compute: {pids:?}"
-        );
-        let pid = pids.into_iter().next();
-        let pid = pid.with_context(|| format!("{sandbox_id} has no compute"))?;
+        if pids.len() > 1 {
+            return Err(NoCompute::Many(pids));
+        }
+        let pid = pids.into_iter().next().ok_or(NoCompute::None)?;
         Ok(Self { pid, freezers })
     }
 
@@ -52,35 +62,37 @@ impl Compute {
     ///
     /// # Errors
     /// When it is gone already.
-    pub fn kill(&self) -> anyhow::Result<()> {
+    pub fn kill(&self) -> Result<(), NoCompute> {
         let pidfd = self.open()?;
         pidfd_send_signal(&pidfd, Signal::KILL)?;
         self.ended(&pidfd)
     }
 
-    /// SIGKILL to each of its processes in turn, and waits until its PID 1 has ended.
+    /// SIGKILL to each of its processes in turn, its PID 1 last, and waits until that has ended.
     ///
     /// # Errors
     /// When it is gone already.
-    pub fn kill_all(&self) -> anyhow::Result<()> {
+    pub fn kill_all(&self) -> Result<(), NoCompute> {
         let pidfd = self.open()?;
         for group in &self.freezers {
             let pids = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-            for pid in pids.lines().filter_map(|line| line.parse().ok()) {
+            let pids = pids.lines().filter_map(|line| line.parse().ok());
+            for pid in pids.filter(|pid| *pid != self.pid) {
                 // Gone since it was listed.
                 let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
             }
         }
+        pidfd_send_signal(&pidfd, Signal::KILL)?;
         self.ended(&pidfd)
     }
 
-    fn open(&self) -> anyhow::Result<OwnedFd> {
-        let pid = Pid::from_raw(self.pid).context("no pid")?;
+    fn open(&self) -> Result<OwnedFd, NoCompute> {
+        let pid = Pid::from_raw(self.pid).ok_or(NoCompute::None)?;
         Ok(pidfd_open(pid, PidfdFlags::empty())?)
     }
 
     /// Thaws it until it has ended: whoever owns it may freeze it again meanwhile.
-    fn ended(&self, pidfd: &OwnedFd) -> anyhow::Result<()> {
+    fn ended(&self, pidfd: &OwnedFd) -> Result<(), NoCompute> {
         for _ in 0..AGAIN_AT_MOST {
             self.thaw();
             let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
@@ -88,7 +100,7 @@ impl Compute {
                 return Ok(());
             }
         }
-        bail!("process {} does not die", self.pid)
+        Err(NoCompute::Immortal(self.pid))
     }
 
     fn thaw(&self) {
@@ -110,6 +122,11 @@ fn init_of(cgroup: &std::path::Path) -> Option<i32> {
         .filter_map(|line| line.parse().ok())
         .find(|pid| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+            // Dead, and not yet waited for.
+            if state.is_some_and(|state| state.trim_start().starts_with(['Z', 'X'])) {
+                return false;
+            }
             let names = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
             names.and_then(|names| names.split_whitespace().last()) == Some("1")
         })

@@ -127,14 +127,14 @@ impl Actor {
     async fn use_it(&mut self, at: usize, ledger: &Arc<Ledger>) {
         let stage = Arc::clone(&self.stage);
         match self.chance.random_range(0..400) {
-            0..88 => contents::write(&stage, ledger, self.index, &mut self.chance).await,
-            88..168 => contents::read(&stage, ledger, self.index).await,
-            168..184 => contents::remove(&stage, ledger, self.index, &mut self.chance).await,
-            184..248 => {
+            0..72 => contents::write(&stage, ledger, self.index, &mut self.chance).await,
+            72..144 => contents::read(&stage, ledger, self.index).await,
+            144..160 => contents::remove(&stage, ledger, self.index, &mut self.chance).await,
+            160..216 => {
                 life::main_lives(&stage, ledger).await;
             }
-            248..280 => life::left_running(&stage, ledger, self.index).await,
-            280..304 => life::follow(&stage, ledger).await,
+            216..260 => life::left_running(&stage, ledger, self.index).await,
+            260..304 => life::follow(&stage, ledger).await,
             304..344 => self.suspend(ledger, Depth::Freeze).await,
             344..376 => self.suspend(ledger, Depth::Stop).await,
             376..384 => self.update(ledger).await,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use overwinter_tests::compute::Compute;
+use overwinter_tests::compute::{Compute, NoCompute};
 use overwinter_tests::{Gateway, orphans};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -20,8 +20,11 @@ const INTO_MS: u64 = 15;
 /// A successor is killed as well, so soon after it was spawned.
 const AGAIN_MS: u64 = 80;
 
+/// A run is so much longer at most.
+const LONGER: u64 = 4;
+
 #[derive(Clone, Copy)]
-enum Victim {
+pub(crate) enum Victim {
     Gateway,
     /// The first process inside.
     Supervisor,
@@ -32,14 +35,14 @@ enum Victim {
 }
 
 impl Victim {
-    const ALL: [Self; 4] = [
+    pub(crate) const ALL: [Self; 4] = [
         Self::Gateway,
         Self::Supervisor,
         Self::Compute,
         Self::Runtime,
     ];
 
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Gateway => "gateway",
             Self::Supervisor => "supervisor",
@@ -49,8 +52,8 @@ impl Victim {
     }
 }
 
-/// Kills so many times, each kind alike often, or until the run is over. The gateway serves at the
-/// end.
+/// Kills so many times, each kind alike often, or until the run is over; longer where something was
+/// not met yet that a run must meet. The gateway serves at the end.
 ///
 /// # Errors
 /// When a gateway does not come back.
@@ -62,7 +65,9 @@ pub(crate) async fn kill(
     seed: u64,
 ) -> anyhow::Result<()> {
     let mut chance = StdRng::seed_from_u64(seed);
-    while stage.report.kills() < times && !stage.report.over.is_cancelled() {
+    let goes_on =
+        |kills: u64| kills < times || kills < times * LONGER && !stage.report.unmet().is_empty();
+    while goes_on(stage.report.kills()) && !stage.report.over.is_cancelled() {
         let pause = Duration::from_millis(chance.random_range(0..2 * EVERY_MS));
         tokio::time::sleep(pause).await;
         let victim = Victim::ALL[chance.random_range(0..Victim::ALL.len())];
@@ -103,18 +108,22 @@ async fn kill_compute(stage: &Stage, place: usize, all: bool) -> anyhow::Result<
     let _ending = ledger.ending();
     let id = ledger.id.clone();
     let killed = tokio::task::spawn_blocking(move || {
-        // It sleeps without compute, or is about to.
-        let Ok(compute) = Compute::of(&id) else {
-            return false;
-        };
-        let killed = if all {
+        let compute = Compute::of(&id)?;
+        if all {
             compute.kill_all()
         } else {
             compute.kill()
-        };
-        killed.is_ok()
+        }
     });
-    Ok(u64::from(killed.await?))
+    match killed.await? {
+        Ok(()) => Ok(1),
+        // It sleeps without compute, is about to, or has ended meanwhile.
+        Err(NoCompute::None | NoCompute::Kernel(_)) => Ok(0),
+        Err(error @ (NoCompute::Many(_) | NoCompute::Immortal(_))) => {
+            stage.report.broken(format!("{}: {error}", ledger.id));
+            Ok(0)
+        }
+    }
 }
 
 /// A run of the runtime, when one is met.

@@ -150,6 +150,13 @@ impl Ledger {
         Ok(())
     }
 
+    /// How far the main process had counted when it was last met, if it was in this epoch.
+    pub(crate) fn counted(&self, epoch: u64) -> Option<u64> {
+        let known = self.life.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = known.as_ref().filter(|seen| seen.epoch == epoch);
+        seen.map(|seen| seen.life.count)
+    }
+
     /// Whether a process was met in this epoch: then compute that is gone was lost by nobody's hand.
     pub(crate) fn lives_in(&self, epoch: u64) -> bool {
         let known = self.life.lock().unwrap_or_else(PoisonError::into_inner);

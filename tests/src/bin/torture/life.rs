@@ -26,6 +26,7 @@ fn refused(stage: &Stage, what: &'static str, error: &Error) {
 /// be asked.
 pub(crate) async fn main_lives(stage: &Stage, ledger: &Ledger) -> bool {
     let epoch = ledger.steady();
+    let counted = epoch.and_then(|epoch| ledger.counted(epoch));
     let client = &stage.client;
     let asked = async {
         // First: a list is answered while it sleeps too, and says what ran before.
@@ -68,6 +69,12 @@ pub(crate) async fn main_lives(stage: &Stage, ledger: &Ledger) -> bool {
             "the main process {} of {} does not answer: {error:#}: {ran:?}",
             main.process_id, ledger.id
         )),
+        Ok(life) if counted.is_some_and(|counted| life.count < counted) => {
+            stage.report.broken(format!(
+                "{}: {life:?} runs, and had counted to {counted:?} before",
+                ledger.id
+            ));
+        }
         Ok(life) => match ledger.met(epoch, life.clone()) {
             Ok(()) => stage.report.proved("main processes that lived on"),
             Err(known) => stage.report.broken(format!(
@@ -149,6 +156,7 @@ pub(crate) async fn follow(stage: &Stage, ledger: &Ledger) {
         }
         Ok::<(Exit, Vec<u8>, bool, u64), Error>((exec.wait().await?, out, back, lost))
     };
+    let epoch = ledger.steady();
     match followed.await {
         Ok((exit, out, back, lost)) if exit.code == 0 => {
             let whole: String = (1..=LINES).map(|line| format!("{line}\n")).collect();
@@ -169,7 +177,15 @@ pub(crate) async fn follow(stage: &Stage, ledger: &Ledger) {
                 stage.report.proved("streams that are whole");
             }
         }
-        Ok((exit, ..)) => stage.report.did("follow", format!("{:?}", exit.cause)),
+        Ok((exit, ..)) => {
+            if epoch.is_some() && epoch == ledger.steady() {
+                stage.report.broken(format!(
+                    "{}: nobody ended it, and a command ended with {exit:?}",
+                    ledger.id
+                ));
+            }
+            stage.report.did("follow", format!("{:?}", exit.cause));
+        }
         Err(error) => refused(stage, "follow", &error),
     }
 }

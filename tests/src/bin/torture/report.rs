@@ -7,6 +7,16 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
+use crate::killer::Victim;
+
+const PROOFS: [&str; 5] = [
+    "files as acknowledged",
+    "main processes that lived on",
+    "processes left that lived on",
+    "resumes with their memory",
+    "streams that broke, and are whole",
+];
+
 /// Shared by everybody who takes part.
 pub(crate) struct Report {
     began: Instant,
@@ -56,10 +66,6 @@ impl Report {
         *self.counts().proofs.entry(what).or_default() += 1;
     }
 
-    pub(crate) fn proofs(&self, what: &'static str) -> u64 {
-        self.counts().proofs.get(what).copied().unwrap_or_default()
-    }
-
     /// Something does not hold.
     pub(crate) fn broken(&self, what: impl Into<String>) {
         let what = what.into();
@@ -69,6 +75,18 @@ impl Report {
         );
         self.counts().broken.push(what);
         self.over.cancel();
+    }
+
+    /// Of what a run must have met to say anything: each kind of kill, and that something was there
+    /// afterwards.
+    pub(crate) fn unmet(&self) -> Vec<&'static str> {
+        let counts = self.counts();
+        let proofs = PROOFS.into_iter();
+        let kills = Victim::ALL.into_iter().map(Victim::name);
+        proofs
+            .filter(|what| !counts.proofs.contains_key(what))
+            .chain(kills.filter(|kind| !counts.kills.contains_key(kind)))
+            .collect()
     }
 
     pub(crate) fn is_sound(&self) -> bool {
