@@ -7,7 +7,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use connectrpc::client::{BoxFuture, ClientBody, ClientTransport};
@@ -18,7 +18,6 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use overwinter_api::rpc::ErrorInfo;
 use tokio::net::UnixStream;
-use tokio::sync::Mutex;
 
 use crate::error::reason;
 
@@ -48,13 +47,41 @@ pub(crate) struct Transport {
 #[derive(Debug)]
 struct Inner {
     socket: PathBuf,
-    /// Async, since it is held while dialling: callers that meet then wait for one dial.
-    ///
-    /// The only one that outlives the hand-over of a request, and let go of when its connection has
-    /// ended. A request that is handed over in that moment lies in a queue which nobody reads any
-    /// more, and is given back when the last sender is dropped: a call that kept one would wait for
-    /// ever.
-    sender: Mutex<Option<SendRequest<ClientBody>>>,
+    sender: Held,
+    /// Held while dialling: callers that meet then wait for one dial.
+    dialling: tokio::sync::Mutex<()>,
+}
+
+/// The only sender that outlives the hand-over of a request, and let go of when its connection has
+/// ended. A request that is handed over in that moment lies in a queue which nobody reads any more,
+/// and is given back when the last sender is dropped: a call that kept one would wait for ever.
+#[derive(Debug, Default)]
+struct Held(Mutex<Option<SendRequest<ClientBody>>>);
+
+impl Held {
+    fn lock(&self) -> MutexGuard<'_, Option<SendRequest<ClientBody>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self) -> Option<SendRequest<ClientBody>> {
+        let sender = self.lock();
+        sender
+            .as_ref()
+            .filter(|sender| !sender.is_closed())
+            .cloned()
+    }
+}
+
+/// However the task ends that drives the connection. Weak: what is held keeps its connection going.
+struct LetGo(Weak<Inner>);
+
+impl Drop for LetGo {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.upgrade() {
+            // Another may have been dialled already.
+            inner.sender.lock().take_if(|sender| sender.is_closed());
+        }
+    }
 }
 
 impl Transport {
@@ -62,24 +89,28 @@ impl Transport {
         Self {
             inner: Arc::new(Inner {
                 socket,
-                sender: Mutex::new(None),
+                sender: Held::default(),
+                dialling: tokio::sync::Mutex::default(),
             }),
         }
     }
 
     async fn sender(&self) -> Result<SendRequest<ClientBody>, ConnectError> {
-        let mut held = self.inner.sender.lock().await;
-        if let Some(sender) = held.as_ref().filter(|sender| !sender.is_closed()) {
-            return Ok(sender.clone());
+        if let Some(sender) = self.inner.sender.open() {
+            return Ok(sender);
+        }
+        let _dialling = self.inner.dialling.lock().await;
+        if let Some(sender) = self.inner.sender.open() {
+            return Ok(sender);
         }
         let (sender, connection) = dial(&self.inner.socket).await?;
-        *held = Some(sender.clone());
-        let inner = Arc::downgrade(&self.inner);
+        *self.inner.sender.lock() = Some(sender.clone());
+        let let_go = LetGo(Arc::downgrade(&self.inner));
         tokio::spawn(async move {
+            let _let_go = let_go;
             // It ends when the last sender is dropped or the peer closes; its error reaches each
             // call that it cuts short, so there is nobody else to tell.
             let _ = connection.await;
-            Inner::let_go(inner).await;
         });
         Ok(sender)
     }
@@ -101,7 +132,7 @@ impl Transport {
     }
 
     async fn attempt(&self, request: Request<ClientBody>) -> Result<Attempt, ConnectError> {
-        // The sender is dropped here: see `Inner::sender`.
+        // The sender is dropped here: see `Held`.
         let sent = self.sender().await?.try_send_request(request);
         match sent.await {
             Ok(response) => Ok(Attempt::Answered(response)),
@@ -109,17 +140,6 @@ impl Transport {
                 Some(unsent) => Ok(Attempt::Unsent(unsent, failed.into_error())),
                 None => Err(broke(failed.into_error())),
             },
-        }
-    }
-}
-
-impl Inner {
-    /// Weak: what is held keeps its connection going.
-    async fn let_go(inner: Weak<Self>) {
-        if let Some(inner) = inner.upgrade() {
-            let mut held = inner.sender.lock().await;
-            // Another may have been dialled already.
-            held.take_if(|sender| sender.is_closed());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The generated client's way onto the one connection.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use connectrpc::ConnectError;
 use connectrpc::client::{BoxFuture, ClientBody, ClientTransport};
@@ -14,10 +14,23 @@ use super::link::Link;
 /// Clones are cheap and use the same connection. It never dials.
 #[derive(Clone, Debug)]
 pub(super) struct Transport {
-    /// None: the connection has ended. The only sender: a request that is handed over while it ends
-    /// lies in a queue which nobody reads any more, and is given back when the last sender is dropped.
-    sender: Arc<Mutex<Option<SendRequest<ClientBody>>>>,
+    sender: Arc<Held>,
     pub(super) link: Arc<Link>,
+}
+
+/// None: the connection has ended. The only sender: a request that is handed over while it ends lies
+/// in a queue which nobody reads any more, and is given back when the last sender is dropped.
+type Held = Mutex<Option<SendRequest<ClientBody>>>;
+
+/// However the task ends that drives the connection. Weak: what is held keeps its connection going.
+struct LetGo(Weak<Held>);
+
+impl Drop for LetGo {
+    fn drop(&mut self) {
+        if let Some(held) = self.0.upgrade() {
+            held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
+    }
 }
 
 impl Transport {
@@ -28,14 +41,11 @@ impl Transport {
         link: Arc<Link>,
     ) -> Self {
         let sender = Arc::new(Mutex::new(Some(sender)));
-        // Weak: what is held keeps its connection going.
-        let held = Arc::downgrade(&sender);
+        let let_go = LetGo(Arc::downgrade(&sender));
         tokio::spawn(async move {
+            let _let_go = let_go;
             // Its end is told by the link, and its error by each call that it cuts short.
             connection.await;
-            if let Some(held) = held.upgrade() {
-                held.lock().unwrap_or_else(PoisonError::into_inner).take();
-            }
         });
         Self { sender, link }
     }
