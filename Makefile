@@ -54,7 +54,7 @@ nextest: $(DEBUG)/overwinter-supervisor.static
 	cargo nextest run --workspace; \
 	cargo nextest run --workspace --run-ignored only --no-capture \
 		-E 'binary(shipped) and (test(small) or test(nothing))'
-	cargo nextest run -p overwinter-sim --features mutants -E 'binary(mutants)'
+	cargo nextest run --workspace --features overwinter-sim/mutants --test mutants
 
 test: lint nextest torture-small fuzz
 

@@ -360,11 +360,12 @@ fn by_itself(state: &State, mv: Move, setup: &Setup) -> Option<Taken> {
         Move::TakeStock => {
             if sandbox.tombstone_at.is_none()
                 || after.world.flying.is_some()
-                || after.world.compute().is_none()
+                || after.world.compute().is_none() && !after.world.storage
             {
                 return None;
             }
             after.world.end_all();
+            after.world.storage = false;
         }
         Move::Fill if !after.full => after.full = true,
         Move::Empty if after.full => after.full = false,

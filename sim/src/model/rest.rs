@@ -23,8 +23,12 @@ pub fn at_rest(state: &State, setup: &Setup, tally: &mut Tally) -> Checked {
     if sandbox.tombstone_at.is_some() {
         let bare = state.abandoned || state.world.leftover == Leftover::Nothing;
         let empty = state.world.compute().is_none() && bare;
-        return ensure(empty, Invariant::NothingIsLeft, || {
+        ensure(empty, Invariant::NothingIsLeft, || {
             "compute is left".to_owned()
+        })?;
+        let kept = state.world.storage && !state.abandoned;
+        return ensure(!kept, Invariant::NothingIsLeft, || {
+            "storage is left".to_owned()
         });
     }
     ensure(
@@ -63,7 +67,6 @@ fn ways_out(state: &State, setup: &Setup, tally: &mut Tally) -> Checked {
         Invariant::AWayOut,
         || format!("a resume leads to {:?}", resumed.sandbox),
     )?;
-    let ready = state.sandbox.phase() == Phase::Ready;
     let started = ask_calmly(state, Request::Start, setup)?;
     ensure(
         started.sandbox.phase() == Phase::Ready || state.unseen,
@@ -76,7 +79,7 @@ fn ways_out(state: &State, setup: &Setup, tally: &mut Tally) -> Checked {
     };
     let stopped = ask_calmly(state, stop, setup)?;
     ensure(
-        ready || stopped.sandbox.phase() == Phase::Suspended(Depth::Stop),
+        stopped.sandbox.phase() == Phase::Suspended(Depth::Stop),
         Invariant::AWayOut,
         || format!("a stop leads to {:?}", stopped.sandbox),
     )
