@@ -42,7 +42,9 @@ pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
     match mutant {
         M::ReuseIncarnation => &[I::NumbersRise],
         M::DeleteWithoutWish => &[I::DeleteDominates, I::RecordsStay],
-        M::WakeWhileDeleting | M::DeleteReplaced => &[I::DeleteDominates],
+        // It queues a resume, whatever was asked for.
+        M::WakeWhileDeleting => &[I::DeleteDominates, I::JoinedIsEqual],
+        M::DeleteReplaced => &[I::DeleteDominates],
         M::ColdToldAsMemory => &[I::MemoryIsMemory],
         M::LossMakesTombstone | M::PruneOnEmpty => &[I::RecordsStay],
         M::CapacityIgnored => &[I::LimitsHold],
@@ -66,7 +68,7 @@ pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
         ],
         M::DeleteNotDone => &[I::CapacityHolds, I::NothingLeft],
         M::SkipDetach => &[I::DetachedBeforeFrozen],
-        M::GateStaysOpen => &[I::CallsOnlyWhenReady],
+        M::GateStaysOpen => &[I::CallsOnlyWhenReady, I::IdleCutsNothing],
         M::AnyCredentials => &[I::OldCredentialsRefused],
         M::RecoverNothing | M::OwnerOfClient => &[I::DeadlinesHold, I::EveryOperationEnds],
         M::ForgetDeadline => &[I::DeadlinesHold],
@@ -75,20 +77,28 @@ pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
         M::LossUnseen => &[I::LossIsNoticed, I::RecordsAreTrue],
         M::LostMemoryStays => &[I::LossIsNoticed, I::RecordsAreTrue, I::UsedOnce],
         M::SkipFence => &[I::NeverTwo, I::NumbersRise],
-        M::ReuseSerial => &[I::NeverTwo],
+        // The ledger takes no second row under one key, and the operation does not get past it.
+        M::ReuseSerial => &[I::DeadlinesHold, I::EveryOperationEnds, I::NeverTwo],
         M::ConsumeLate => &[I::UsedOnce],
         M::OldMemoryKept => &[I::MemoryIsMemory, I::UsedOnce],
         M::FallsBackUnasked => &[I::StrictIsStrict],
-        M::SecretForgotten => &[I::MemoryIsMemory, I::ReadyIsUsable],
+        M::SecretForgotten => &[I::MemoryIsMemory, I::ReadyIsUsable, I::StrictIsStrict],
         M::TurnBackTooLate | M::CloseBeforeEffect => &[I::RejectedSuspendLeavesIt],
         M::JoinUnequal => &[I::JoinedIsEqual],
         M::WaitingDropped
         | M::SupersededForgotten
         | M::EndNotWritten
-        | M::OperationsForgottenSoon
-        | M::CommitLate => &[I::NoIntentIsLost],
-        M::CommitUnchecked => &[I::NoIntentIsLost, I::OneKeyOneOperation],
-        M::RolledBackIsKept => &[I::NoIntentIsLost, I::NumbersRise],
+        | M::OperationsForgottenSoon => &[I::NoIntentIsLost],
+        // A delete is carried out, and nothing durable says that anybody asked for it.
+        M::CommitLate => &[I::IntentFirst, I::NoIntentIsLost, I::RecordsStay],
+        M::CommitUnchecked => &[I::IntentFirst, I::NoIntentIsLost, I::OneKeyOneOperation],
+        // The owner goes by what was never written, and does not get on.
+        M::RolledBackIsKept => &[
+            I::DeadlinesHold,
+            I::EveryOperationEnds,
+            I::NoIntentIsLost,
+            I::NumbersRise,
+        ],
         M::SweepTooSoon => &[I::NoIntentIsLost, I::RecordsStay],
         M::DesiredStays => &[I::WishIsSo],
         M::FailureStays => &[I::ToldIsSo],
