@@ -23,6 +23,7 @@ fn a_handful_of_defects_is_caught() {
     for (mutant, by) in handful {
         let caught = catch(mutant, 4).unwrap().1;
         let caught = caught.unwrap_or_else(|| panic!("{} survives", mutant.name()));
+        assert!(caught.right);
         assert_eq!(caught.invariant, by, "{}: {}", mutant.name(), caught.how);
     }
 }

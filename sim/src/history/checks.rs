@@ -1,6 +1,7 @@
 //! What is checked after every commit, of the records that it changed, against the record before it
 //! and against what is really there.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -81,12 +82,29 @@ pub(crate) fn after_commits(stage: &Stage, api: &Api) {
             .and_then(|op| store.operation(op.id).now_or_never()?.ok()?);
             intent_first(stage, store, record.id);
             let seen = of_one(stage, before.as_ref(), record, ended.as_ref());
+            idle_cuts_nothing(stage, api, &seen.record);
             let mut model = stage.model.borrow_mut();
             note_calls(&mut model, &seen.record);
             model.seen.insert(seen.record.id, seen);
         }
     }
     note_room(stage);
+}
+
+/// Whatever was let in is open until it has ended, be it a process, a read or a write.
+fn idle_cuts_nothing(stage: &Stage, api: &Api, record: &Sandbox) {
+    let op = record.running.as_ref().filter(|op| op.intent.is_some());
+    let Some(Verb::Suspend { idle: true, depth }) = op.map(|op| op.verb) else {
+        return;
+    };
+    let slot = api.reconciler.hub.find(record.id);
+    let open = slot.map_or(0, |slot| slot.open_calls());
+    stage.expect(Invariant::IdleCutsNothing, open == 0, || {
+        format!(
+            "{}: {open} calls are open, and it goes to sleep at {depth}",
+            record.id
+        )
+    });
 }
 
 fn note_room(stage: &Stage) {
@@ -125,6 +143,7 @@ pub(crate) fn of_the_world(stage: &Stage) {
             WorldViolation::TwoLive(_)
             | WorldViolation::TwoMains(_)
             | WorldViolation::NameReused(_) => Invariant::NeverTwo,
+            WorldViolation::Overtaken(_) => Invariant::LostIsWaitedFor,
             WorldViolation::StaleWrite { .. } => Invariant::NoStaleWrite,
             WorldViolation::FrozenWhileAttached(_) => Invariant::DetachedBeforeFrozen,
             WorldViolation::OldCredentialsAccepted(_) => Invariant::OldCredentialsRefused,
@@ -136,11 +155,16 @@ pub(crate) fn of_the_world(stage: &Stage) {
 fn note_calls(model: &mut Model, record: &Sandbox) {
     if let Some(op) = &record.running {
         let idle = matches!(op.verb, Verb::Suspend { idle: true, .. });
-        model.idle.insert(record.id, idle && !op.can_turn_back());
+        let idle = idle && op.intent.is_some();
+        model.idle.insert(record.id, idle);
+        for call in model.calls.values_mut() {
+            let open = call.sandbox == record.id && call.open.load(Ordering::Relaxed);
+            call.put_to_sleep |= idle && open;
+        }
     }
     if record.phase() == Phase::Ready {
-        for (sandbox, ready) in model.calls.values_mut() {
-            *ready |= *sandbox == record.id;
+        for call in model.calls.values_mut() {
+            call.ready |= call.sandbox == record.id;
         }
     }
 }

@@ -3,16 +3,18 @@
 
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use connectrpc::{ConnectError, ErrorCode};
+use futures::channel::oneshot;
 use futures::future::{Either, join, select};
 use overwinter_api::v1;
 use overwinter_gateway::ports::Ids;
 use overwinter_lifecycle::ids::SandboxId;
-use overwinter_lifecycle::{Depth, Phase};
+use overwinter_lifecycle::{Depth, Phase, Reason};
 
-use super::doors::{Ask, Doors, Target, Verb};
+use super::doors::{Ask, Doors, Exit, Target, Verb, reason};
 use super::invariant::Invariant;
 use super::life::SeededIds;
 use super::stage::Stage;
@@ -27,6 +29,10 @@ const LONG: Duration = Duration::from_secs(150);
 
 /// While a call is open, for something else to come.
 const MEANWHILE: Duration = Duration::from_secs(4);
+/// Of a thousand calls, how many are open while idleness asks for a suspend.
+const HELD: u64 = 150;
+/// What happens in the middle of something begins so soon after it.
+const AMIDST: Duration = Duration::from_millis(60);
 
 /// What a slow disk takes for an answer, and more.
 const AT_ONCE: Duration = Duration::from_secs(5);
@@ -93,15 +99,18 @@ impl Client {
                     .await
             }
             19..=34 => {
-                let fallback = stage.chance(400);
-                self.ask(Verb::Resume(target, fallback)).await;
+                let fallback = stage.chance(500);
+                let wake = self.ask(Verb::Resume(target, fallback));
+                join(wake, self.lost_amidst(id, fallback)).await;
             }
             35..=38 => self.ask(Verb::Start(target)).await,
             39..=41 => self.ask(Verb::Delete(target)).await,
             42..=44 => self.ask(Verb::Create(name)).await,
             45..=47 => self.ask_again().await,
             48..=65 => self.write(id).await,
-            66..=69 => self.idle(id).await,
+            66..=69 => {
+                join(self.idle(id), self.used_amidst(id)).await;
+            }
             70..=79 => self.read(id).await,
             80..=89 => self.run_process(id).await,
             90..=93 => self.start_process(id).await,
@@ -110,6 +119,25 @@ impl Client {
                 let listed = self.doors.list().await;
                 self.note("list", listed.map(|many| many.to_string()));
             }
+        }
+    }
+
+    /// What was to be woken may be killed just then.
+    async fn lost_amidst(&self, id: SandboxId, fallback: bool) {
+        let stage = &self.stage;
+        if fallback && stage.profile.mishaps.kill > 0 && stage.chance(300) {
+            stage.a_while(AMIDST).await;
+            let killed = stage.world.kill(id);
+            let trace = &stage.trace;
+            trace.note(format_args!("mishap kill {id} amidst a resume: {killed}"));
+        }
+    }
+
+    /// What idleness puts to sleep may be used just then.
+    async fn used_amidst(&self, id: SandboxId) {
+        if self.stage.chance(400) {
+            self.stage.a_while(AMIDST).await;
+            self.read(id).await;
         }
     }
 
@@ -227,9 +255,8 @@ impl Client {
 
     /// A refusal for want of room is given only where there was none at some time since it was asked.
     fn had_no_room(&self, error: &ConnectError, since: Duration) {
-        let why = error.message.as_deref().unwrap_or_default();
-        // A disk may be full as well.
-        if error.code != ErrorCode::ResourceExhausted || !why.starts_with("running sandboxes") {
+        // Of a profile's limits; a full disk has another reason.
+        if reason(error).as_deref() != Some(Reason::CapacityExceeded.code()) {
             return;
         }
         let room = self.stage.model.borrow().room_since;
@@ -265,17 +292,29 @@ impl Client {
         };
         let path = format!("/workspace/f{number}");
         let data = format!("contents {number} of {id}");
-        let call = stage.call_begins(id);
-        let written = self.doors.write(&Target::Id(id), &path, &data).await;
-        match &written {
-            Ok(()) => {
-                stage.call_succeeded(call, "a write");
-                let mut model = stage.model.borrow_mut();
-                model.files.entry(id).or_default().insert(path, data);
+        let (call, _) = stage.call_begins(id);
+        let (go_on, held) = oneshot::channel();
+        let target = Target::Id(id);
+        let write = async {
+            let written = self.doors.write(&target, &path, &data, held).await;
+            match &written {
+                Ok(()) => {
+                    stage.call_succeeded(call, "a write");
+                    let mut model = stage.model.borrow_mut();
+                    let files = model.files.entry(id).or_default();
+                    files.insert(path.clone(), data.clone());
+                }
+                Err(error) => stage.call_failed(call, error),
             }
-            Err(_) => stage.call_failed(call),
-        }
-        self.note("write", written.map(|()| number.to_string()));
+            self.note("write", written.map(|()| number.to_string()));
+        };
+        let meanwhile = async {
+            if stage.chance(HELD) {
+                self.idle_meanwhile(id).await;
+            }
+            drop(go_on);
+        };
+        join(write, meanwhile).await;
     }
 
     async fn read(&self, id: SandboxId) {
@@ -290,8 +329,14 @@ impl Client {
             })
         };
         let Some((path, data)) = chosen else { return };
-        let call = stage.call_begins(id);
-        let read = self.doors.read(&Target::Id(id), &path).await;
+        let (call, open) = stage.call_begins(id);
+        let held = async {
+            open.store(true, Ordering::Relaxed);
+            if stage.chance(HELD) {
+                self.idle_meanwhile(id).await;
+            }
+        };
+        let read = self.doors.read(&Target::Id(id), &path, held).await;
         match &read {
             Ok(read) => {
                 stage.call_succeeded(call, "a read");
@@ -300,7 +345,7 @@ impl Client {
                 });
             }
             Err(error) => {
-                stage.call_failed(call);
+                stage.call_failed(call, error);
                 let missing = error.code == ErrorCode::NotFound && stage.is_kept(id);
                 stage.expect(Invariant::ContentsStay, !missing, || {
                     format!("{id} {path}: {error}")
@@ -312,7 +357,7 @@ impl Client {
 
     async fn run_process(&self, id: SandboxId) {
         let stage = &self.stage;
-        let call = stage.call_begins(id);
+        let (call, _) = stage.call_begins(id);
         let command: &[&str] = if stage.chance(300) {
             &["sleep", "4000"]
         } else {
@@ -320,22 +365,32 @@ impl Client {
         };
         let process = self.ids.next().to_string();
         let target = Target::Id(id);
-        let run = self.doors.run(&target, process.clone(), command);
+        let run = async {
+            let ran = self.doors.run(&target, process.clone(), command).await;
+            match &ran {
+                Ok(exit) => {
+                    stage.call_succeeded(call, "an exec");
+                    self.not_ended(id, &process, *exit);
+                }
+                Err(error) => {
+                    stage.call_failed(call, error);
+                    self.not_cut(id, &process, error);
+                }
+            }
+            self.note("ran", ran.map(|exit| format!("{exit:?}")));
+        };
         let meanwhile = async {
-            if stage.chance(150) {
-                stage.a_while(MEANWHILE).await;
-                self.idle(id).await;
+            if stage.chance(HELD) {
+                self.idle_meanwhile(id).await;
             }
         };
-        let (ran, ()) = join(run, meanwhile).await;
-        match &ran {
-            Ok(_) => stage.call_succeeded(call, "an exec"),
-            Err(error) => {
-                stage.call_failed(call);
-                self.not_cut(id, &process, error);
-            }
-        }
-        self.note("ran", ran.map(|code| code.to_string()));
+        join(run, meanwhile).await;
+    }
+
+    /// While a call is open.
+    async fn idle_meanwhile(&self, id: SandboxId) {
+        self.stage.a_while(MEANWHILE).await;
+        self.idle(id).await;
     }
 
     /// As an idle timer would.
@@ -348,6 +403,19 @@ impl Client {
         let asked = self.doors.suspend_idle(id, depth).await;
         let trace = &self.stage.trace;
         trace.note(format_args!("idle {id} {depth}: {asked:?}"));
+    }
+
+    /// The process of a call that is open has ended. No suspend that idleness asked for did that.
+    fn not_ended(&self, id: SandboxId, process: &str, exit: Exit) {
+        if !exit.by_suspension {
+            return;
+        }
+        let stage = &self.stage;
+        let idle = stage.model.borrow().idle.get(&id).copied();
+        let idle = idle.unwrap_or_default();
+        stage.expect(Invariant::IdleCutsNothing, !idle, || {
+            format!("{id}: {process} was waited for, and ended with {exit:?}")
+        });
     }
 
     /// A call has failed. Where its process lives on, it was its stream that ended, and then not
@@ -371,14 +439,14 @@ impl Client {
 
     async fn start_process(&self, id: SandboxId) {
         let stage = &self.stage;
-        let call = stage.call_begins(id);
+        let (call, _) = stage.call_begins(id);
         let process = self.ids.next().to_string();
         let target = Target::Id(id);
         let started = self.doors.start(&target, process, &["sleep", "100000"]);
         let started = started.await;
         match &started {
             Ok(()) => stage.call_succeeded(call, "a start of a process"),
-            Err(_) => stage.call_failed(call),
+            Err(error) => stage.call_failed(call, error),
         }
         self.note("started", started.map(|()| id.to_string()));
     }

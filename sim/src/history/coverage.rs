@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use super::points;
+
 /// Counts; can be added up over histories.
 #[derive(Clone, Default)]
 pub struct Coverage(Arc<Mutex<Counts>>);
@@ -55,9 +57,8 @@ const OF_SUSPENDS: &[&str] = &["suspending"];
 /// a late effect arrives, the sandbox may be in any phase.
 fn expected(fault: &str) -> &'static [&'static str] {
     match fault {
-        "LoseReply" | "ActLate Locked" | "ActLate Fenced" | "Crash AfterEffect" | "LockHeld" => {
-            OF_EFFECTS
-        }
+        "LoseReply" | "ActLate Locked" | "ActLate Fenced" | "ActLate Unfenced"
+        | "Crash AfterEffect" | "LockHeld" => OF_EFFECTS,
         "Rejected" | "Missing" | "Unknown" | "Fenced" | "Unsupported" | "Delay" | "DelayReply"
         | "InTransition" | "Stale" | "Empty" | "Crash BeforeEffect" => OF_LOOKS,
         "NeverAttach" | "AttachLate" | "OldCredentials" | "AgentDies" => OF_ATTACHES,
@@ -88,7 +89,11 @@ impl Coverage {
     }
 
     pub(crate) fn tested(&self, invariant: &'static str) {
-        *self.lock().invariants.entry(invariant).or_default() += 1;
+        self.tested_times(invariant, 1);
+    }
+
+    pub(crate) fn tested_times(&self, invariant: &'static str, times: u64) {
+        *self.lock().invariants.entry(invariant).or_default() += times;
     }
 
     /// How often `invariant` was put to the test.
@@ -113,8 +118,9 @@ impl Coverage {
         }
     }
 
-    /// Steps that were reached and never crashed at, and, of the faults that are dialled, those that
-    /// never happened at all or in one of the phases in which they have to.
+    /// Points that were never crashed at, and those that the list of them does not have; and, of the
+    /// faults that are dialled, those that never happened at all or in one of the phases in which they
+    /// have to.
     #[must_use]
     pub fn zeros(&self, dialled: &[String]) -> Vec<String> {
         let counts = self.lock();
@@ -132,16 +138,24 @@ impl Coverage {
                 .filter(move |phase| !met(phase))
                 .map(move |phase| format!("fault {fault} while {phase}"))
         });
-        let steps = counts
-            .steps
-            .iter()
-            .filter(|(_, (_, crashed))| *crashed == 0);
+        let listed = points::all();
+        let unlisted = counts.steps.keys().filter(|point| !listed.contains(point));
+        let unlisted = unlisted.map(|(what, side)| format!("not in the list: {side} {what}"));
+        let steps = listed.iter().filter_map(|point| {
+            let (what, side) = point;
+            match counts.steps.get(point) {
+                None => Some(format!("crash {side} {what} (never reached)")),
+                Some((reached, 0)) => {
+                    Some(format!("crash {side} {what} (reached {reached} times)"))
+                }
+                Some(_) => None,
+            }
+        });
         faults
             .map(|fault| format!("fault {fault}"))
             .chain(cells)
-            .chain(steps.map(|((step, side), (reached, _))| {
-                format!("crash {side} {step} (reached {reached} times)")
-            }))
+            .chain(unlisted)
+            .chain(steps)
             .collect()
     }
 

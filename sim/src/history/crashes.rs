@@ -1,6 +1,7 @@
 //! The gateway's death: at any await point, before and after any step of an owner, before and after
 //! any commit. What is behind that point does not happen, and what was committed stays.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,6 +9,7 @@ use overwinter_driver::testkit::Dice;
 use overwinter_gateway::ports::CrashPoints;
 
 use super::coverage::Coverage;
+use super::points::{self, Point};
 use super::time::VirtualTime;
 use super::trace::Trace;
 
@@ -20,30 +22,20 @@ pub struct CrashDials {
     pub commit: u16,
     /// Await points: every call of the backend, every sleep.
     pub moment: u16,
-    /// In one history at most.
+    /// In one history at most, by chance.
     pub most: u32,
+    /// Points of the list at which a gateway dies when it gets there first, whatever else happens.
+    pub points: usize,
 }
 
-/// Steps that are hardly ever reached: after them a gateway dies so much more often.
-const MOST: u64 = 50;
-const RAREST: [&str; 3] = [
-    "record_fallback",
-    "record_give_up_memory",
-    "resume.any.suspend_stop",
-];
-/// At these it dies somewhat more often, so that most of what is rarest is not cut off before its end.
-const MORE: u64 = 8;
-const RARE: [&str; 9] = [
-    "commit debt",
-    "commit end_",
-    "commit fall_back",
-    "commit turn_back",
-    "lift_quiesce",
-    "reattach",
-    "start.any",
-    "suspend.freeze.attach",
-    "unquiesce",
-];
+/// The points of one seed. Seeds that follow each other go through the list, so that none is left out
+/// by chance.
+fn draw(seed: u64, many: usize) -> BTreeSet<Point> {
+    let all = points::all();
+    let nth = usize::try_from(seed).unwrap_or(0).wrapping_mul(many);
+    let from = nth % all.len();
+    all.into_iter().cycle().skip(from).take(many).collect()
+}
 
 /// The payload of the unwinding that ends a task there.
 pub(crate) struct Crashed;
@@ -63,6 +55,8 @@ struct Inner {
     /// For now nobody dies.
     spared: bool,
     count: u32,
+    /// Where it dies when it gets there next.
+    drawn: BTreeSet<Point>,
 }
 
 impl Crashes {
@@ -80,6 +74,7 @@ impl Crashes {
                 dead: false,
                 spared: false,
                 count: 0,
+                drawn: draw(seed, dials.points),
             })),
             time,
             trace,
@@ -106,7 +101,9 @@ impl Crashes {
 
     /// No more of them.
     pub(crate) fn end(&self) {
-        self.lock().dials = CrashDials::default();
+        let mut inner = self.lock();
+        inner.dials = CrashDials::default();
+        inner.drawn.clear();
     }
 
     /// Whether nobody dies from here on.
@@ -127,18 +124,23 @@ impl Crashes {
         self.time.wake_root();
     }
 
-    fn chosen(&self, times: u64, dial: impl Fn(&CrashDials) -> u16) -> bool {
+    fn chosen(&self, dial: impl Fn(&CrashDials) -> u16) -> bool {
         let mut inner = self.lock();
-        let chance = u64::from(dial(&inner.dials)) * times;
+        let chance = u64::from(dial(&inner.dials));
         chance > 0
             && inner.dice.next() % 1000 < chance
             && inner.count < inner.dials.most
             && !inner.spared
     }
 
+    fn drawn(&self, what: &str, side: &'static str) -> bool {
+        let mut inner = self.lock();
+        !inner.spared && inner.drawn.remove(&(what.to_owned(), side))
+    }
+
     /// An await point is ahead.
     pub(crate) fn moment(&self, what: &dyn fmt::Display) {
-        if !self.is_dead() && self.chosen(1, |dials| dials.moment) {
+        if !self.is_dead() && self.chosen(|dials| dials.moment) {
             self.die(&format_args!("at {what}"));
         }
     }
@@ -147,13 +149,7 @@ impl Crashes {
         self.coverage.reached(what, side);
         if !self.is_dead() {
             self.trace.note(format_args!("{side} {what}"));
-            let is_of = |those: &[&str]| those.iter().any(|rare| what.contains(rare));
-            let times = match () {
-                () if is_of(&RAREST) && side == "after" => MOST,
-                () if is_of(&RAREST) || is_of(&RARE) => MORE,
-                () => 1,
-            };
-            if !self.chosen(times, dial) {
+            if !self.drawn(what, side) && !self.chosen(dial) {
                 return;
             }
             self.coverage.crashed(what, side);

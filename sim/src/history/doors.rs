@@ -2,9 +2,15 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use buffa::Message as _;
 use buffa_types::google::protobuf::Duration as WireDuration;
 use connectrpc::client::{ClientConfig, ServiceTransport};
 use connectrpc::{ConnectError, ConnectRpcService, ErrorCode, Router};
+use futures::StreamExt as _;
+use futures::channel::oneshot;
+use overwinter_api::rpc::ErrorInfo;
 use overwinter_api::v1;
 use overwinter_gateway::api::Api;
 use overwinter_gateway::server::{self, ServerError};
@@ -90,6 +96,27 @@ impl Verb {
         };
         same && operation.kind == kind
     }
+}
+
+/// How a process has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exit {
+    pub code: i32,
+    /// A suspension ended it.
+    pub by_suspension: bool,
+}
+
+/// The reason of the error's `google.rpc.ErrorInfo`.
+pub(crate) fn reason(error: &ConnectError) -> Option<String> {
+    error.details.iter().find_map(|detail| {
+        let name = detail.type_url.rsplit('/').next()?;
+        let value = detail.value.as_deref()?;
+        let bytes = (STANDARD_NO_PAD.decode(value))
+            .or_else(|_| STANDARD.decode(value))
+            .ok()?;
+        let info = ErrorInfo::decode_from_slice(&bytes).ok()?;
+        (name == "google.rpc.ErrorInfo").then_some(info.reason)
+    })
 }
 
 /// Who asks, under which key, and how long for.
@@ -208,30 +235,41 @@ impl Doors {
         Ok(answer.sandboxes.len())
     }
 
+    /// Held open before its data, until it may go on.
     pub(crate) async fn write(
         &self,
         target: &Target,
         to: &str,
         data: &str,
+        go_on: oneshot::Receiver<()>,
     ) -> Result<(), ConnectError> {
         let start = v1::WriteFileStart {
             sandbox: target.wire().into(),
             path: path(to).into(),
             ..Default::default()
         };
-        let messages: [write_file_request::Message; 3] = [
-            start.into(),
-            write_file_request::Message::Data(bytes::Bytes::copy_from_slice(data.as_bytes())),
-            v1::WriteFileEnd::default().into(),
-        ];
+        let data = bytes::Bytes::copy_from_slice(data.as_bytes());
+        let first = futures::stream::iter([write_file_request::Message::from(start)]);
+        let data = futures::stream::once(async move {
+            // Whoever would let it go on may have gone away.
+            let _ = go_on.await;
+            write_file_request::Message::Data(data)
+        });
+        let end = futures::stream::iter([v1::WriteFileEnd::default().into()]);
+        let messages = first.chain(data).chain(end);
         let messages = messages.map(|message| v1::WriteFileRequest {
             message: Some(message),
         });
-        let messages = futures::stream::iter(messages);
         self.files.write_file(messages).await.map(|_| ())
     }
 
-    pub(crate) async fn read(&self, target: &Target, from: &str) -> Result<String, ConnectError> {
+    /// `open`: what is done when its first message is there, and before the next is taken.
+    pub(crate) async fn read(
+        &self,
+        target: &Target,
+        from: &str,
+        open: impl Future<Output = ()>,
+    ) -> Result<String, ConnectError> {
         let request = v1::ReadFileRequest {
             sandbox: target.wire().into(),
             path: path(from).into(),
@@ -239,10 +277,14 @@ impl Doors {
         };
         let mut stream = self.files.read_file(request).await?;
         let mut data = Vec::new();
+        let mut open = Some(open);
         while let Some(message) = stream.message().await? {
             let message: v1::ReadFileResponse = message.to_owned_message();
             if let Some(read_file_response::Message::Data(piece)) = message.message {
                 data.extend_from_slice(&piece);
+            }
+            if let Some(open) = open.take() {
+                open.await;
             }
         }
         Ok(String::from_utf8_lossy(&data).into_owned())
@@ -253,13 +295,17 @@ impl Doors {
         target: &Target,
         process_id: String,
         command: &[&str],
-    ) -> Result<i32, ConnectError> {
+    ) -> Result<Exit, ConnectError> {
         let request = v1::RunProcessRequest {
             start: start(target, process_id, command).into(),
             ..Default::default()
         };
         let answer = self.processes.run_process(request).await?.into_owned();
-        Ok(answer.exit.as_option().map_or(-1, |exit| exit.code))
+        let exit = answer.exit.as_option();
+        Ok(Exit {
+            code: exit.map_or(-1, |exit| exit.code),
+            by_suspension: exit.is_some_and(|exit| exit.cause == v1::ExitCause::Suspension),
+        })
     }
 
     pub(crate) async fn start(

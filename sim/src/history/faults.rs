@@ -49,6 +49,7 @@ pub(crate) struct Plan {
     /// `Fenced` and `Unsupported`, of a thousand effects.
     other_errors: u16,
     discards: u16,
+    thaws: u16,
     on: AtomicBool,
     /// No effect is answered.
     out: AtomicBool,
@@ -74,6 +75,7 @@ impl Plan {
             },
             other_errors: profile.other_errors,
             discards: profile.discards,
+            thaws: profile.thaws,
             on: AtomicBool::new(true),
             out: AtomicBool::new(false),
             trace,
@@ -106,10 +108,16 @@ impl Plan {
         }
         // Far away, one in four arrives after all.
         let mut dice = self.dice(17, call);
-        if self.seeded.dials.act_late_fenced > 0 && dice.next().is_multiple_of(4) {
-            let longest = self.seeded.dials.longest.as_micros() as u64;
+        let dials = &self.seeded.dials;
+        let far_away = dials.act_late_fenced > 0 || dials.act_late_unfenced > 0;
+        if far_away && dice.next().is_multiple_of(4) {
+            let longest = dials.longest.as_micros() as u64;
             let after = Duration::from_micros(dice.next() % longest.max(1));
-            let late = Late::Fenced;
+            let late = if dials.act_late_unfenced > 0 {
+                Late::Unfenced
+            } else {
+                Late::Fenced
+            };
             return Some(Fault::ActLate { after, late });
         }
         Some(Fault::Fail(DriverError::Unknown("no answer".to_owned())))
@@ -139,6 +147,9 @@ impl Plan {
         let mut dice = self.dice(9, call);
         if call.kind == CallKind::Discard && dice.next() % 1000 < u64::from(self.discards) {
             return Some(Fault::Fail(DriverError::Unknown("injected".to_owned())));
+        }
+        if call.kind == CallKind::Resume && dice.next() % 1000 < u64::from(self.thaws) {
+            return Some(Fault::Fail(DriverError::Rejected("injected".to_owned())));
         }
         if dice.next() % 1000 >= u64::from(self.other_errors) {
             return None;
@@ -175,6 +186,7 @@ pub(crate) fn dialled(profile: &Profile) -> Vec<String> {
         (dials.delay_reply, "DelayReply"),
         (dials.lose_reply, "LoseReply"),
         (dials.act_late_fenced, "ActLate Fenced"),
+        (dials.act_late_unfenced, "ActLate Unfenced"),
         (dials.act_late_locked, "ActLate Locked"),
         (dials.crash_before, "Crash BeforeEffect"),
         (dials.crash_after, "Crash AfterEffect"),

@@ -15,20 +15,6 @@ macro_rules! invariants {
                 match self { $(Self::$name => stringify!($name),)+ }
             }
 
-            /// Whether it is looked at all the time, by the backend or by the panic hook, and so was
-            /// put to the test whenever anything happened.
-            #[must_use]
-            pub const fn is_watched(self) -> bool {
-                matches!(
-                    self,
-                    Self::NeverTwo
-                        | Self::NoStaleWrite
-                        | Self::DetachedBeforeFrozen
-                        | Self::OldCredentialsRefused
-                        | Self::NoPanic
-                )
-            }
-
             /// Its meaning, in a line.
             #[must_use]
             pub const fn means(self) -> &'static str {
@@ -45,6 +31,8 @@ invariants! {
     IdStays,
     /// At most one live compute of a sandbox, and no native name twice.
     NeverTwo,
+    /// Until a request whose reply was lost is settled, or can come no more, nothing else is sent.
+    LostIsWaitedFor,
     /// Nothing writes to the storage but the newest incarnation.
     NoStaleWrite,
     /// The supervisor has let go before its memory is kept.

@@ -42,7 +42,11 @@ pub(crate) async fn run(stage: Rc<Stage>) {
             stage.trace.note(format_args!("mishap jump {hours} h"));
             stage.time.jump(hours * 3_600_000);
             let by = Duration::from_secs(hours.unsigned_abs() * 3_600);
-            stage.model.borrow_mut().jumped += by;
+            let mut model = stage.model.borrow_mut();
+            model.jumped += by;
+            if hours > 0 {
+                model.skipped += by;
+            }
         }
         if stage.chance(mishaps.full.into()) {
             trouble(&stage, &stage.full, "full").await;

@@ -13,7 +13,7 @@
 //! | `time` | virtual time |
 //! | `life` | one life of a gateway |
 //! | `client`, `doors` | who asks, and how |
-//! | `faults`, `crashes`, `mishaps` | what goes wrong |
+//! | `faults`, `crashes` (at any of `points`), `mishaps` | what goes wrong |
 //! | `checks`, `ends`, `finale` | what must be so: after each commit, at the end of an operation and at the end |
 //! | [`invariant`] | by name |
 //! | [`many`] | many seeds, on all cores |
@@ -35,6 +35,7 @@ mod mishaps;
 #[cfg(feature = "mutants")]
 pub mod mutants;
 mod panics;
+mod points;
 pub mod profile;
 mod stage;
 mod time;
@@ -47,7 +48,7 @@ use std::sync::Arc;
 
 use futures::stream::FuturesUnordered;
 use overwinter_driver::testkit::sim::{freeze_mode, stop_mode};
-use overwinter_driver::testkit::{Dice, SimConfig, SimWorld};
+use overwinter_driver::testkit::{Dice, Looked, SimConfig, SimWorld};
 use overwinter_driver::{Found, Observed, SuspensionMode};
 use overwinter_lifecycle::ids::SandboxId;
 use overwinter_store::Identity;
@@ -130,6 +131,7 @@ fn of(seed: u64, profile: &Profile, print: bool, folder: &std::path::Path) -> To
         clock: Arc::new(time.clone()),
         spawn: Arc::new(nursery.clone()),
         faults: plan.clone(),
+        second_is_violation: !profile.backend_lies(),
         modes: [freeze_mode(), stop_mode()]
             .map(|mode| SuspensionMode {
                 lost_request_life: profile.lost_request_life,
@@ -211,7 +213,23 @@ fn identity(seed: u64) -> Identity {
     }
 }
 
+/// What the backend and the panic hook have looked at all the time.
+fn watched(stage: &Stage) {
+    let of = |looked| stage.world.times(looked);
+    for (invariant, times) in [
+        (Invariant::NeverTwo, of(Looked::Start)),
+        (Invariant::NoStaleWrite, of(Looked::Write)),
+        (Invariant::DetachedBeforeFrozen, of(Looked::Freeze)),
+        (Invariant::OldCredentialsRefused, of(Looked::OldCredentials)),
+        (Invariant::LostIsWaitedFor, of(Looked::Unfenced)),
+        (Invariant::NoPanic, stage.life.get().into()),
+    ] {
+        stage.coverage.tested_times(invariant.name(), times);
+    }
+}
+
 fn tell(stage: &Stage) -> Told {
+    watched(stage);
     Told {
         hash: stage.trace.hash(),
         events: stage.trace.events(),

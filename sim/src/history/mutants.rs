@@ -14,6 +14,8 @@ const STEPS: u32 = 400;
 /// By which invariant, and where.
 pub struct Caught {
     pub invariant: Invariant,
+    /// It is one that may catch it.
+    pub right: bool,
     pub profile: &'static str,
     pub seed: u64,
     pub how: String,
@@ -29,6 +31,85 @@ pub fn line(budget: u64) -> Vec<(u64, Profile)> {
         })
     };
     (0..budget).flat_map(of_seed).collect()
+}
+
+/// What may catch it: that whose meaning it breaks. Anything else that fails says that the simulation is
+/// wrong, or that this list is.
+#[must_use]
+pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
+    use Invariant as I;
+    use Mutant as M;
+    match mutant {
+        M::ReuseIncarnation => &[I::NumbersRise],
+        M::DeleteWithoutWish => &[I::DeleteDominates, I::RecordsStay],
+        // It queues a resume, whatever was asked for.
+        M::WakeWhileDeleting => &[I::DeleteDominates, I::JoinedIsEqual],
+        M::DeleteReplaced => &[I::DeleteDominates],
+        M::ColdToldAsMemory => &[I::MemoryIsMemory],
+        M::LossMakesTombstone | M::PruneOnEmpty => &[I::RecordsStay],
+        M::CapacityIgnored => &[I::LimitsHold],
+        M::UsageNotWritten => &[I::LimitsHold, I::RoomIsGiven],
+        M::CapacityFreedEarly => &[I::CapacityHolds, I::LimitsHold],
+        // What is held to be so is not so, whichever part of it shows first.
+        M::LostReplyIsSuccess
+        | M::UnknownIsAbsent
+        | M::InTransitionIsAbsent
+        | M::BelieveTooSoon
+        | M::LateObservation => &[
+            I::CapacityHolds,
+            I::LossIsNoticed,
+            I::MemoryIsMemory,
+            I::NeverTwo,
+            I::NothingLeft,
+            I::ReadyIsProved,
+            I::RecordsAreTrue,
+            I::ToldIsSo,
+            I::UsedOnce,
+        ],
+        M::DeleteNotDone => &[I::CapacityHolds, I::NothingLeft],
+        M::SkipDetach => &[I::DetachedBeforeFrozen],
+        M::GateStaysOpen => &[I::CallsOnlyWhenReady, I::IdleCutsNothing],
+        M::AnyCredentials => &[I::OldCredentialsRefused],
+        M::RecoverNothing | M::OwnerOfClient => &[I::DeadlinesHold, I::EveryOperationEnds],
+        M::ForgetDeadline => &[I::DeadlinesHold],
+        M::ReadWakes => &[I::NothingUnasked],
+        M::ForgetKeys | M::KeyBodyIgnored => &[I::OneKeyOneOperation],
+        M::LossUnseen => &[I::LossIsNoticed, I::RecordsAreTrue],
+        M::LostMemoryStays => &[I::LossIsNoticed, I::RecordsAreTrue, I::UsedOnce],
+        M::SkipFence => &[I::NeverTwo, I::NumbersRise],
+        // The ledger takes no second row under one key, and the operation does not get past it.
+        M::ReuseSerial => &[I::DeadlinesHold, I::EveryOperationEnds, I::NeverTwo],
+        M::ConsumeLate => &[I::UsedOnce],
+        M::OldMemoryKept => &[I::MemoryIsMemory, I::UsedOnce],
+        M::FallsBackUnasked => &[I::StrictIsStrict],
+        M::SecretForgotten => &[I::MemoryIsMemory, I::ReadyIsUsable, I::StrictIsStrict],
+        M::TurnBackTooLate | M::CloseBeforeEffect => &[I::RejectedSuspendLeavesIt],
+        M::JoinUnequal => &[I::JoinedIsEqual],
+        M::WaitingDropped
+        | M::SupersededForgotten
+        | M::EndNotWritten
+        | M::OperationsForgottenSoon => &[I::NoIntentIsLost],
+        // A delete is carried out, and nothing durable says that anybody asked for it.
+        M::CommitLate => &[I::IntentFirst, I::NoIntentIsLost, I::RecordsStay],
+        M::CommitUnchecked => &[I::IntentFirst, I::NoIntentIsLost, I::OneKeyOneOperation],
+        // The owner goes by what was never written, and does not get on.
+        M::RolledBackIsKept => &[
+            I::DeadlinesHold,
+            I::EveryOperationEnds,
+            I::NoIntentIsLost,
+            I::NumbersRise,
+        ],
+        M::SweepTooSoon => &[I::NoIntentIsLost, I::RecordsStay],
+        M::DesiredStays => &[I::WishIsSo],
+        M::FailureStays => &[I::ToldIsSo],
+        M::DropDebt | M::DebtRowLost | M::UnpaidIsPaid => &[I::NothingLeft],
+        M::StaysQuiesced => &[I::ReadyIsUsable],
+        M::ReadyWithoutAttach => &[I::ReadyIsProved],
+        M::ForeignIsOurs => &[I::ForeignLeftAlone],
+        M::IdleCuts => &[I::IdleCutsNothing],
+        M::WaitersForgotten => &[I::WaitersAreTold],
+        M::ReceiptLost => &[I::IntentFirst],
+    }
 }
 
 /// None: it survives. A panic does not count: it is no invariant of ours that found it. One defect
@@ -49,6 +130,7 @@ pub fn catch(mutant: Mutant, budget: u64) -> io::Result<(Sum, Option<Caught>)> {
         let violation = violated.told.violation?;
         Some(Caught {
             invariant: violation.invariant,
+            right: found_by(mutant).contains(&violation.invariant),
             profile: violated.profile.name,
             seed: violated.seed,
             how: violation.how,

@@ -7,6 +7,7 @@ use overwinter_lifecycle::capacity::Limits;
 use overwinter_lifecycle::operation::Deadlines;
 
 use super::crashes::CrashDials;
+use super::invariant::Invariant;
 
 /// Everything that happens behind the gateway's back; of a thousand looks, one every second or so.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,8 @@ pub struct Profile {
     pub other_errors: u16,
     /// What is owed is not removed, of a thousand tries.
     pub discards: u16,
+    /// A thaw is refused, of a thousand.
+    pub thaws: u16,
     /// A request that was lost can arrive for so long.
     pub lost_request_life: Duration,
     pub crashes: CrashDials,
@@ -50,7 +53,7 @@ pub struct Profile {
 
 /// No profile is called so.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no profile; it is one of crashes, tight, remote, crowd")]
+#[error("{0:?} is no profile; it is one of crashes, tight, remote, unfenced, crowd")]
 pub struct NoSuchProfile(pub String);
 
 /// Other than the defaults, so that they are seen to be kept; and short, so that an operation that
@@ -101,6 +104,7 @@ impl Profile {
                 delay_reply: 30,
                 lose_reply: 20,
                 act_late_fenced: 0,
+                act_late_unfenced: 0,
                 act_late_locked: 15,
                 crash_before: 1,
                 crash_after: 1,
@@ -118,12 +122,14 @@ impl Profile {
             },
             other_errors: 6,
             discards: 200,
+            thaws: 60,
             lost_request_life: Duration::ZERO,
             crashes: CrashDials {
                 step: 1,
                 commit: 1,
                 moment: 0,
                 most: 12,
+                points: 4,
             },
             mishaps: Mishaps {
                 kill: 60,
@@ -161,11 +167,13 @@ impl Profile {
                 ..crowd.dials
             },
             other_errors: 0,
+            thaws: 200,
             crashes: CrashDials {
                 step: 15,
                 commit: 20,
                 moment: 8,
                 most: 60,
+                points: 4,
             },
             mishaps: Mishaps {
                 kill: 20,
@@ -206,6 +214,7 @@ impl Profile {
                 commit: 2,
                 moment: 1,
                 most: 8,
+                points: 4,
             },
             mishaps: Mishaps {
                 kill: 80,
@@ -239,6 +248,7 @@ impl Profile {
                 commit: 5,
                 moment: 3,
                 most: 20,
+                points: 4,
             },
             mishaps: Mishaps {
                 outage: 40,
@@ -249,10 +259,34 @@ impl Profile {
         }
     }
 
+    /// As [`Self::remote`], and the backend compares no keys: what arrives is done, whatever has happened
+    /// since. Only the life that it states for a lost request, which is longer than any lateness here,
+    /// protects.
+    #[must_use]
+    pub fn unfenced() -> Self {
+        let remote = Self::remote();
+        Self {
+            name: "unfenced",
+            dials: Dials {
+                act_late_fenced: 0,
+                act_late_unfenced: 80,
+                ..remote.dials
+            },
+            ..remote
+        }
+    }
+
+    /// Whether a history of this profile can put it to the test.
+    #[must_use]
+    pub fn tests(&self, invariant: Invariant) -> bool {
+        invariant != Invariant::LostIsWaitedFor || self.dials.act_late_unfenced > 0
+    }
+
     /// # Errors
     /// [`NoSuchProfile`].
     pub fn by_name(name: &str) -> Result<Self, NoSuchProfile> {
-        let found = Self::all().into_iter().find(|profile| profile.name == name);
+        let mut known = Self::all().into_iter().chain([Self::unfenced()]);
+        let found = known.find(|profile| profile.name == name);
         found.ok_or_else(|| NoSuchProfile(name.to_owned()))
     }
 }

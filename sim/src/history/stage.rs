@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use connectrpc::ConnectError;
 use overwinter_driver::testkit::{Dice, SimWorld};
 use overwinter_lifecycle::Phase;
 use overwinter_lifecycle::ids::{OperationId, SandboxId};
@@ -19,6 +20,9 @@ use super::invariant::{Invariant, Violation};
 use super::profile::Profile;
 use super::time::{Sleep, VirtualTime};
 use super::trace::Trace;
+
+/// Receipts and tombstones are kept for so long, by the wall clock (see `overwinter_store`).
+const RECEIPTS_STAY: Duration = Duration::from_secs(7 * 86_400);
 
 pub(crate) struct Stage {
     pub profile: Profile,
@@ -54,8 +58,8 @@ pub(crate) struct Model {
     pub files: BTreeMap<SandboxId, BTreeMap<String, String>>,
     pub accepted: BTreeMap<OperationId, SandboxId>,
     pub keys: BTreeMap<String, OperationId>,
-    /// Calls of the data plane that are on their way, and whether the sandbox was Ready during them.
-    pub calls: BTreeMap<u64, (SandboxId, bool)>,
+    /// Calls of the data plane that are on their way.
+    pub calls: BTreeMap<u64, Call>,
     pub call: u64,
     pub written: u64,
     pub seen: BTreeMap<SandboxId, Seen>,
@@ -78,6 +82,19 @@ pub(crate) struct Model {
     pub last: BTreeMap<usize, (Asked, String)>,
     /// The clock was set by so much in all, either way.
     pub jumped: Duration,
+    /// And forward alone.
+    pub skipped: Duration,
+}
+
+/// A call of the data plane.
+pub(crate) struct Call {
+    pub sandbox: SandboxId,
+    /// Whether the sandbox was Ready during it.
+    pub ready: bool,
+    /// It was let in, as far as its client has seen.
+    pub open: Arc<AtomicBool>,
+    /// While it was open, a suspend that idleness asked for came past its point of no turning back.
+    pub put_to_sleep: bool,
 }
 
 impl Stage {
@@ -128,29 +145,47 @@ impl Stage {
     }
 
     /// A call of the data plane begins.
-    pub(crate) fn call_begins(&self, sandbox: SandboxId) -> u64 {
+    pub(crate) fn call_begins(&self, sandbox: SandboxId) -> (u64, Arc<AtomicBool>) {
         let mut model = self.model.borrow_mut();
         model.call += 1;
-        let (number, ready) = (
-            model.call,
-            (model.seen.get(&sandbox)).is_some_and(|seen| seen.record.phase() == Phase::Ready),
-        );
-        model.calls.insert(number, (sandbox, ready));
-        number
+        let number = model.call;
+        let seen = model.seen.get(&sandbox);
+        let ready = seen.is_some_and(|seen| seen.record.phase() == Phase::Ready);
+        let open = Arc::new(AtomicBool::new(false));
+        let call = Call {
+            sandbox,
+            ready,
+            open: open.clone(),
+            put_to_sleep: false,
+        };
+        model.calls.insert(number, call);
+        (number, open)
     }
 
     /// It has succeeded.
     pub(crate) fn call_succeeded(&self, number: u64, what: &str) {
         let call = self.model.borrow_mut().calls.remove(&number);
-        if let Some((sandbox, ready)) = call {
+        if let Some(Call { sandbox, ready, .. }) = call {
             self.expect(Invariant::CallsOnlyWhenReady, ready, || {
                 format!("{what} succeeded in {sandbox}, which was never Ready meanwhile")
             });
         }
     }
 
-    pub(crate) fn call_failed(&self, number: u64) {
-        self.model.borrow_mut().calls.remove(&number);
+    /// It has failed; where it had been let in, not because nobody seemed to use the sandbox.
+    pub(crate) fn call_failed(&self, number: u64, why: &ConnectError) {
+        let call = self.model.borrow_mut().calls.remove(&number);
+        let open = call.filter(|call| call.open.load(Ordering::Relaxed));
+        if let Some(call) = open {
+            self.expect(Invariant::IdleCutsNothing, !call.put_to_sleep, || {
+                format!("{}: a call that was open ended with {why}", call.sandbox)
+            });
+        }
+    }
+
+    /// Whether what is kept for as long as receipts may be gone by now.
+    pub(crate) fn receipts_may_be_gone(&self) -> bool {
+        self.time.now() + self.model.borrow().skipped >= RECEIPTS_STAY
     }
 
     /// Whether it is there and nobody has asked for its end.

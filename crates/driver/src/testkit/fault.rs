@@ -288,6 +288,8 @@ pub struct Dials {
     pub delay_reply: u16,
     pub lose_reply: u16,
     pub act_late_fenced: u16,
+    /// Only where the stated life of a lost request is no shorter than `longest`.
+    pub act_late_unfenced: u16,
     pub act_late_locked: u16,
     pub crash_before: u16,
     pub crash_after: u16,
@@ -338,6 +340,13 @@ impl FaultPlan for Seeded {
                 Fault::ActLate {
                     after: time,
                     late: Late::Fenced,
+                },
+            ),
+            (
+                dials.act_late_unfenced,
+                Fault::ActLate {
+                    after: time,
+                    late: Late::Unfenced,
                 },
             ),
             (

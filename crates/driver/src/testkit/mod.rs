@@ -19,5 +19,5 @@ pub use clock::{Clock, TokioClock};
 pub use fault::{
     CallKind, CallSite, CrashPoint, Dials, Dice, Fault, FaultPlan, Late, NoFaults, Script, Seeded,
 };
-pub use sim::{CrashHook, Landing, SimConfig, SimDriver, SimWorld, Violation};
+pub use sim::{CrashHook, Landing, Looked, SimConfig, SimDriver, SimWorld, Violation};
 pub use spawn::{Spawn, TokioSpawn};

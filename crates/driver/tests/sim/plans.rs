@@ -14,6 +14,7 @@ async fn one_seed_gives_one_history_and_every_dial_turns() {
         delay_reply: 100,
         lose_reply: 100,
         act_late_fenced: 100,
+        act_late_unfenced: 100,
         act_late_locked: 100,
         crash_before: 100,
         crash_after: 100,
@@ -61,7 +62,7 @@ async fn one_seed_gives_one_history_and_every_dial_turns() {
         .collect();
     kinds.sort();
     kinds.dedup();
-    assert_eq!(kinds.len(), 20, "{kinds:#?}");
+    assert_eq!(kinds.len(), 21, "{kinds:#?}");
 }
 
 #[tokio::test]

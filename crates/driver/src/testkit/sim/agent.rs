@@ -203,7 +203,12 @@ impl Agent for SimAgent {
             let piece = data.split_to(PIECE.min(data.len()));
             messages.push(read_file_response::Message::Data(piece));
         }
-        let messages = messages.into_iter().map(|message| {
+        let connection = self.connection.clone();
+        let messages = messages.into_iter().map(move |message| {
+            // Whoever reads on when it has let go gets no more.
+            if connection.is_closed() {
+                return Err(AgentError::Gone);
+            }
             Ok(wire::ReadFileResponse {
                 message: Some(message),
             })

@@ -29,6 +29,9 @@ pub struct SimConfig {
     /// Takes a sandbox that it has never seen to have its storage, empty, as of an earlier life of
     /// this backend. Costs nothing until such a sandbox is used.
     pub presume_storage: bool,
+    /// To start compute beside what is there is a violation, whoever asks, and not merely refused: for a
+    /// history in which no observation says what is not so.
+    pub second_is_violation: bool,
     pub clock: Arc<dyn Clock>,
     pub spawn: Arc<dyn Spawn>,
     pub faults: Arc<dyn FaultPlan>,
@@ -45,6 +48,7 @@ impl Default for SimConfig {
             unenforced: Vec::new(),
             images: None,
             presume_storage: false,
+            second_is_violation: false,
             clock: Arc::new(TokioClock::default()),
             spawn: Arc::new(TokioSpawn),
             faults: Arc::new(NoFaults),

@@ -7,7 +7,7 @@ use overwinter_lifecycle::ids::{EffectKey, Incarnation};
 
 use super::guest::{Guest, Run};
 use super::storage::Storage;
-use super::world::{Artifact, Executed, Landing, Native, SimWorld, State, Violation};
+use super::world::{Artifact, Executed, Landing, Looked, Native, SimWorld, State, Violation};
 use crate::attach::Credentials;
 use crate::error::DriverError;
 use crate::testkit::fault::{CallKind, Late};
@@ -78,14 +78,23 @@ pub(super) fn apply(
     if late.is_some() {
         world.landed(ctx.sandbox(), landing(state, ctx.key));
     }
-    if fenced && newest.is_some_and(|newest| ctx.key < newest.key) {
+    if !fenced {
+        world.tested(Looked::Unfenced);
+    }
+    let overtaken = newest.is_some_and(|newest| ctx.key < newest.key);
+    if fenced && overtaken {
         return Err(DriverError::Fenced);
+    }
+    // What has come meanwhile was to wait for as long as this one could.
+    if overtaken && newest.is_some_and(|newest| newest.kind != effect.kind()) {
+        world.violate(Violation::Overtaken(ctx.key));
     }
     // Only a sandbox of an earlier life has storage before its first effect here.
     if newest.is_none() && world.config.presume_storage && !matches!(effect, Effect::Create(..)) {
         state.storage = Some(Arc::new(Storage::new(Incarnation(0))));
     }
-    let again = newest.is_some_and(|newest| newest.key == ctx.key && newest.done);
+    // What compares no keys does not know what it has done.
+    let again = fenced && newest.is_some_and(|newest| newest.key == ctx.key && newest.done);
     // Nobody is given credentials once more by what was done already.
     if again && late == Some(Late::Fenced) {
         return Err(DriverError::Fenced);
@@ -102,7 +111,8 @@ pub(super) fn apply(
     let result = hand.carry_out(effect);
     let done = result.is_ok() || again;
     if newest.is_none_or(|newest| newest.key <= ctx.key) {
-        state.newest = Some(Executed { key: ctx.key, done });
+        let (key, kind) = (ctx.key, effect.kind());
+        state.newest = Some(Executed { key, kind, done });
     }
     result
 }
@@ -250,12 +260,16 @@ impl Hand<'_> {
 
     /// No second compute, ever.
     fn make_room(&mut self) -> Result<(), DriverError> {
+        self.world.tested(Looked::Start);
         let Some(native) = &self.state.compute else {
             return Ok(());
         };
-        if self.late == Some(Late::Unfenced) {
-            // A backend that does whatever arrives does this as well.
+        let unfenced = self.late == Some(Late::Unfenced);
+        if unfenced || self.world.config.second_is_violation {
             self.world.violate(Violation::TwoLive(self.key.sandbox));
+        }
+        if unfenced {
+            // A backend that does whatever arrives does this as well.
             native.guest.end();
             self.state.compute = None;
             return Ok(());
@@ -267,7 +281,10 @@ impl Hand<'_> {
     }
 
     fn install(&mut self, guest: Arc<Guest>) {
-        self.world.name_given(self.key);
+        // What compares no keys gives a name again when its compute has ended.
+        if self.late != Some(Late::Unfenced) {
+            self.world.name_given(self.key);
+        }
         self.state.compute = Some(Native {
             name: self.key.native_name(),
             held: self.incarnation,

@@ -5,7 +5,7 @@ use overwinter_api::supervisor as wire;
 
 use super::guest::Guest;
 use super::storage::{Node, NodeKind, Tree, is_within, normal, parent};
-use super::world::Violation;
+use super::world::{Looked, Violation};
 use crate::agent::{AgentError, AgentResult, RefusedKind};
 
 pub(super) fn refused(kind: RefusedKind, reason: &str, message: &str) -> AgentError {
@@ -58,6 +58,7 @@ impl Guest {
             return Err(AgentError::Gone);
         }
         let generation = self.generation();
+        self.looked_at(Looked::Write);
         if tree.gone || tree.generation != generation {
             let violation = Violation::StaleWrite {
                 sandbox: self.sandbox,

@@ -16,7 +16,7 @@ use super::process::Process;
 use super::program;
 use super::signal::Signal;
 use super::storage::Storage;
-use super::world::{SimWorld, Violation};
+use super::world::{Looked, SimWorld, Violation};
 use crate::agent::{AgentResult, RefusedKind};
 use crate::attach::{AttachProof, Credentials};
 use crate::testkit::clock::Clock;
@@ -138,6 +138,12 @@ impl Guest {
         }
     }
 
+    pub(super) fn looked_at(&self, looked: Looked) {
+        if let Some(world) = self.world.upgrade() {
+            world.tested(looked);
+        }
+    }
+
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         spawn(&*self.spawn, task)
     }
@@ -158,6 +164,7 @@ impl Guest {
     }
 
     pub(super) fn freeze(&self) {
+        self.looked_at(Looked::Freeze);
         let attached = self.connection().is_some_and(|it| !it.is_closed());
         if attached {
             self.violate(Violation::FrozenWhileAttached(self.sandbox));

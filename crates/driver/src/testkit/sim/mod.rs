@@ -30,4 +30,4 @@ mod world;
 pub use agent::SimAgent;
 pub use config::{CrashHook, SimConfig, checkpoint_mode, freeze_mode, stop_mode};
 pub use driver::SimDriver;
-pub use world::{Landing, SimWorld, Violation};
+pub use world::{Landing, Looked, SimWorld, Violation};

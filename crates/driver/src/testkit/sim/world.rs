@@ -30,12 +30,29 @@ pub enum Violation {
     },
     /// A main process was started in compute that had been given one.
     TwoMains(SandboxId),
+    /// An effect whose reply was lost was carried out after another, newer one.
+    Overtaken(EffectKey),
     /// A native name was given twice.
     NameReused(EffectKey),
     /// The gateway's end of the connection was still open.
     FrozenWhileAttached(SandboxId),
     /// The gateway accepted credentials that newer ones had revoked.
     OldCredentialsAccepted(SandboxId),
+}
+
+/// What is held against what must never be so, whenever it happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Looked {
+    /// Compute is to be started.
+    Start,
+    /// A file is written.
+    Write,
+    /// Memory is to be kept.
+    Freeze,
+    /// Credentials that newer ones have revoked are shown to the gateway.
+    OldCredentials,
+    /// An effect comes late to a backend that compares no keys.
+    Unfenced,
 }
 
 /// Where an effect finds itself that comes late.
@@ -76,6 +93,7 @@ pub(super) struct State {
 #[derive(Clone, Copy)]
 pub(super) struct Executed {
     pub(super) key: EffectKey,
+    pub(super) kind: CallKind,
     pub(super) done: bool,
 }
 
@@ -128,6 +146,7 @@ pub struct SimWorld {
     violations: Mutex<Vec<Violation>>,
     refusals: Mutex<Vec<(SandboxId, AttachRefused)>>,
     landings: Mutex<Vec<(SandboxId, Landing)>>,
+    looked: Mutex<BTreeMap<Looked, u64>>,
     boots: AtomicU64,
     guests: AtomicU64,
 }
@@ -161,6 +180,7 @@ impl SimWorld {
             violations: Mutex::default(),
             refusals: Mutex::default(),
             landings: Mutex::default(),
+            looked: Mutex::default(),
             boots: AtomicU64::new(1),
             guests: AtomicU64::default(),
         })
@@ -215,6 +235,16 @@ impl SimWorld {
 
     pub(super) fn violate(&self, violation: Violation) {
         lock(&self.violations).push(violation);
+    }
+
+    pub(super) fn tested(&self, looked: Looked) {
+        *lock(&self.looked).entry(looked).or_default() += 1;
+    }
+
+    /// How often it came to pass.
+    #[must_use]
+    pub fn times(&self, looked: Looked) -> u64 {
+        lock(&self.looked).get(&looked).copied().unwrap_or(0)
     }
 
     pub(super) fn name_given(&self, key: EffectKey) {
@@ -356,6 +386,7 @@ impl SimWorld {
         };
         let connection = guest.connect();
         let agent = SimAgent::new(self.clone(), guest.clone(), connection);
+        self.tested(Looked::OldCredentials);
         match port.agent(guest.sandbox, &proof, Arc::new(agent)) {
             Ok(()) => self.violate(Violation::OldCredentialsAccepted(guest.sandbox)),
             Err(why) => lock(&self.refusals).push((guest.sandbox, why)),
