@@ -25,6 +25,8 @@ const TO_SETTLE: Duration = Duration::from_secs(3 * 3_600);
 /// Two rounds of the gateway's housekeeping, and more.
 const TO_NOTICE: Duration = Duration::from_secs(90);
 const LOOKS: Duration = Duration::from_secs(5);
+/// What waits for a clock that was set back to catch up takes hours.
+const LONGEST: Duration = Duration::from_secs(120);
 const WAIT: Duration = Duration::from_secs(3_000);
 
 pub(crate) struct Finale {
@@ -88,6 +90,7 @@ impl Finale {
     async fn settle(&self) -> Result<(), Over> {
         let patience = TO_SETTLE + self.stage.model.borrow().jumped;
         let until = self.stage.time.now() + patience;
+        let mut looks = LOOKS;
         loop {
             let living = self.living().await?;
             let debts = self
@@ -120,7 +123,8 @@ impl Finale {
                 let how = format!("after {patience:?} without faults: {busy:?}, {debts} debts");
                 return Err(self.failed(Invariant::EveryOperationEnds, how));
             }
-            self.stage.sleep(LOOKS).await;
+            self.stage.sleep(looks).await;
+            looks = LONGEST.min(looks * 2);
         }
     }
 
