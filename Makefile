@@ -64,11 +64,13 @@ prove:
 	cargo run --quiet -p overwinter-sim --bin overwinter-model -- --verbs 2 --crashes 1 --lost 1
 	cargo test --quiet -p overwinter-sim --test model every_flaw -- --nocapture
 	cargo run --quiet -p overwinter-sim --bin overwinter-sim -- --profile all --seeds 0..5
+	cargo run --quiet -p overwinter-sim --bin overwinter-sim -- --profile unfenced --seeds 0..10
 
 # Four verbs, two crashes, two lost replies, one late effect, one mishap: wants some GB of memory.
 prove-long:
 	cargo run --release --quiet -p overwinter-sim --bin overwinter-model
 	cargo run --profile prove --quiet -p overwinter-sim --bin overwinter-sim -- --profile all --seeds 0..100 --coverage --no-zeros
+	cargo run --profile prove --quiet -p overwinter-sim --bin overwinter-sim -- --profile unfenced --seeds 0..100
 
 # That the simulation bites: each seeded defect of the real code, until an invariant catches it.
 prove-mutants:

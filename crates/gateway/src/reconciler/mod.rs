@@ -111,6 +111,7 @@ pub struct Reconciler {
     pub deadlines: Deadlines,
     /// Of processes, and not written yet.
     learnt: Arc<processes::Learnt>,
+    lost: Arc<settle::Lost>,
     owners: Arc<Mutex<Owners>>,
     /// Sandboxes of before this start whose driver has not recovered them yet.
     unrecovered: Arc<tokio::sync::Mutex<HashMap<SandboxId, Unrecovered>>>,
@@ -152,6 +153,7 @@ impl Reconciler {
         ports: Ports,
         telemetry: Telemetry,
     ) -> Self {
+        let now = ports.clock.monotonic();
         Self {
             store,
             hub,
@@ -162,6 +164,7 @@ impl Reconciler {
             tasks: TaskTracker::new(),
             deadlines: Deadlines::default(),
             learnt: Arc::default(),
+            lost: Arc::new(settle::Lost::new(now)),
             owners: Arc::default(),
             unrecovered: Arc::default(),
         }

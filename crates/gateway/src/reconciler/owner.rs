@@ -46,14 +46,14 @@ pub(super) async fn run(reconciler: &Reconciler, sandbox: Sandbox) {
         return;
     };
     let mut owned = Owned {
-        times: reconciler.grant(&sandbox, first, None),
+        times: reconciler.grant(&sandbox, first),
         sandbox,
         timings: Vec::new(),
         exits: Vec::new(),
     };
     while let Some(operation) = owned.sandbox.running.clone() {
         reconciler.shut_gate(id);
-        owned.times = reconciler.grant(&owned.sandbox, &operation, Some(&owned.times));
+        owned.times = reconciler.grant(&owned.sandbox, &operation);
         let span = tracing::info_span!(
             "operation",
             id = %operation.id,

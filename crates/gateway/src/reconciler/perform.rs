@@ -72,8 +72,11 @@ impl Reconciler {
                 if again && let Some(stopping) = self.pause(owned, &slot).await {
                     return Event::Stopped(stopping);
                 }
+                if let Some(stopping) = self.wait_for_lost(&owned.sandbox, op, &slot).await {
+                    return Event::Stopped(stopping);
+                }
                 let event = self.call(&driver, &owned.sandbox, op, &slot, effect).await;
-                self.note_request(owned, &event);
+                self.note_request(owned, op, &event);
                 event
             }
             Action::Observe { after, .. } => self.observe(&driver, owned, op, after, &slot).await,

@@ -2,13 +2,14 @@
 //!
 //! Every wait here ends as well when the operation is asked to stop: a delete always leads out.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use overwinter_driver::Driver;
-use overwinter_lifecycle::ids::SandboxId;
-use overwinter_lifecycle::operation::{EffectKind, Operation, Stopping};
-use overwinter_lifecycle::record::{Compute, Sandbox};
+use overwinter_lifecycle::ids::{EffectKey, SandboxId};
+use overwinter_lifecycle::operation::{EffectKind, Operation, Stopping, Verb};
+use overwinter_lifecycle::record::Sandbox;
 use overwinter_lifecycle::steps::{Deadline, Event, Observed};
 
 use super::Reconciler;
@@ -52,34 +53,62 @@ pub(super) struct Times {
     calls: Backoff,
     /// Until then a request whose reply was lost may still be carried out.
     lost_until: Duration,
-    /// The same, of the operation before this one, which a delete has interrupted.
-    interrupted_until: Duration,
+}
+
+/// Requests whose replies were lost, and which their backend may still carry out: they block every
+/// different effect on their sandbox, whatever has become of their operation. In memory only; a
+/// gateway that begins takes it that there is one for every sandbox.
+pub(super) struct Lost {
+    began: Duration,
+    newest: Mutex<HashMap<SandboxId, (EffectKey, Duration)>>,
+}
+
+impl Lost {
+    pub(super) fn new(now: Duration) -> Self {
+        Self {
+            began: now,
+            newest: Mutex::default(),
+        }
+    }
+
+    fn newest(&self) -> MutexGuard<'_, HashMap<SandboxId, (EffectKey, Duration)>> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, id: SandboxId, key: EffectKey, now: Duration, life: Duration) {
+        if life.is_zero() {
+            return;
+        }
+        let mut newest = self.newest();
+        // Those whose time is over are cleared by those that come.
+        newest.retain(|_, (_, until)| *until > now);
+        newest.insert(id, (key, now + life));
+    }
+
+    /// Until when a call under `key` is blocked. The same request is no different effect.
+    fn blocks(&self, id: SandboxId, key: EffectKey, life: Duration) -> Duration {
+        match self.newest().get(&id) {
+            Some((lost, _)) if *lost == key => Duration::ZERO,
+            Some((_, until)) => *until,
+            None if life.is_zero() => Duration::ZERO,
+            None => self.began + life,
+        }
+    }
 }
 
 impl Reconciler {
-    /// What an owner is granted when it begins, or takes over. `before`: when it goes on from one
-    /// operation to the next.
-    pub(super) fn grant(&self, sandbox: &Sandbox, op: &Operation, before: Option<&Times>) -> Times {
+    /// What an owner is granted when it begins, or takes over.
+    pub(super) fn grant(&self, sandbox: &Sandbox, op: &Operation) -> Times {
         let now = self.ports.clock.monotonic();
-        let life = self.lost_request_life(sandbox);
         // An owner that is gone may have sent its request just before.
         let unknown = op.attempt > 1 && op.intent.is_some();
-        // The one end that settles nothing is that a delete takes over.
-        let unsettled = sandbox.compute == Compute::Unknown;
-        let before = before.filter(|_| unsettled);
-        let earlier = before.map_or(Duration::ZERO, |before| before.lost_until);
         Times {
             deadline: now + Duration::from_millis(op.deadlines.operation_ms),
             calls: CALLS,
             lost_until: if unknown {
-                now + life
+                now + self.lost_request_life(sandbox)
             } else {
-                earlier.max(now)
-            },
-            interrupted_until: if unknown && unsettled {
-                now + life
-            } else {
-                earlier
+                now
             },
         }
     }
@@ -104,10 +133,46 @@ impl Reconciler {
     }
 
     /// Remembers whether the request that was just sent may still be on its way.
-    pub(super) fn note_request(&self, owned: &mut Owned, event: &Event) {
-        if let Event::Unknown(_) = event {
+    pub(super) fn note_request(&self, owned: &mut Owned, op: &Operation, event: &Event) {
+        if let (Event::Unknown(_), Some(key)) = (event, op.intent_key()) {
             let life = self.lost_request_life(&owned.sandbox);
-            owned.times.lost_until = self.ports.clock.monotonic() + life;
+            let now = self.ports.clock.monotonic();
+            owned.times.lost_until = now + life;
+            self.lost.note(owned.sandbox.id, key, now, life);
+        }
+    }
+
+    /// Waits until no request of another effect is on its way: it would be carried out on top of
+    /// this one.
+    pub(super) async fn wait_for_lost(
+        &self,
+        sandbox: &Sandbox,
+        op: &Operation,
+        slot: &Arc<Slot>,
+    ) -> Option<Stopping> {
+        let key = op.intent_key()?;
+        match op.verb {
+            // Who abandons it does not wait for what may come.
+            Verb::Delete { abandon: true } => return None,
+            // There was nothing before it.
+            Verb::Create if op.attempt == 1 => return None,
+            Verb::Create
+            | Verb::Delete { abandon: false }
+            | Verb::Suspend { .. }
+            | Verb::Resume { .. }
+            | Verb::Start => {}
+        }
+        let life = self.lost_request_life(sandbox);
+        let until = self.lost.blocks(sandbox.id, key, life);
+        let left = until.saturating_sub(self.ports.clock.monotonic());
+        if left.is_zero() {
+            return None;
+        }
+        tracing::info!(?left, "a request of before may still be carried out");
+        tokio::select! {
+            biased;
+            () = self.ports.clock.sleep(left) => None,
+            stopping = self.stopping(sandbox.id, slot) => Some(stopping),
         }
     }
 
@@ -198,12 +263,8 @@ impl Reconciler {
 
 /// Whether no request that is still on its way can change it. What is seen was so at some time since
 /// the question was `asked`: an answer that took long may be older than what has happened meanwhile.
-///
-/// That an effect has happened is seen at once; but what an operation before it has asked for, and
-/// nobody has settled, may come on top: a create beside the delete that has interrupted it.
 fn is_final(seen: Observed, asked: Duration, after: Option<EffectKind>, times: &Times) -> bool {
-    let has_happened = after.is_none_or(|effect| seen.shows(effect));
-    has_happened && asked >= times.interrupted_until
+    after.is_none_or(|effect| seen.shows(effect))
         || asked >= times.lost_until
         || overwinter_lifecycle::mutant!(BelieveTooSoon)
 }
@@ -211,7 +272,8 @@ fn is_final(seen: Observed, asked: Duration, after: Option<EffectKind>, times: &
 #[cfg(test)]
 mod tests {
     use overwinter_lifecycle::Depth;
-    use overwinter_lifecycle::ids::Incarnation;
+    use overwinter_lifecycle::ids::{Fence, Incarnation, Serial};
+    use uuid::Uuid;
 
     use super::*;
 
@@ -224,7 +286,6 @@ mod tests {
             deadline: at(60),
             calls: CALLS,
             lost_until: at(10),
-            interrupted_until: at(0),
         };
         let resume = Some(EffectKind::Resume(Depth::Freeze));
         let held = Incarnation(1);
@@ -235,19 +296,26 @@ mod tests {
         assert!(is_final(Observed::Frozen { held }, at(9), None, &times));
     }
 
-    /// A delete was told done, and then the create that it had interrupted landed.
+    /// A stop whose reply was lost landed on the compute that the next resume had started.
     #[test]
-    fn what_was_interrupted_may_come_on_top() {
+    fn what_was_lost_blocks_every_different_effect_for_its_life() {
         let at = Duration::from_secs;
-        let times = Times {
-            deadline: at(60),
-            calls: CALLS,
-            lost_until: at(10),
-            interrupted_until: at(10),
+        let (life, id) = (at(5), SandboxId(Uuid::from_u128(1)));
+        let key = |fence| EffectKey {
+            sandbox: id,
+            fence: Fence(fence),
+            serial: Serial(1),
         };
-        let delete = Some(EffectKind::Delete);
-        assert!(!is_final(Observed::Absent, at(9), delete, &times));
-        assert!(is_final(Observed::Absent, at(10), delete, &times));
+        let lost = Lost::new(at(100));
+        // Of a gateway before this one.
+        assert_eq!(lost.blocks(id, key(1), life), at(105));
+        lost.note(id, key(1), at(200), life);
+        assert_eq!(lost.blocks(id, key(2), life), at(205));
+        assert_eq!(lost.blocks(id, key(1), life), at(0), "the same request");
+        // Where nothing is carried out late, nothing waits.
+        let none = Lost::new(at(100));
+        none.note(id, key(1), at(200), at(0));
+        assert_eq!(none.blocks(id, key(2), at(0)), at(0));
     }
 
     #[test]
