@@ -233,7 +233,8 @@ impl Store {
         .await
     }
 
-    /// A debt could not be paid: try again at `due`.
+    /// A debt could not be paid: try again at `due`, which is an hour ahead at most. One that turns out
+    /// to be further ahead was deferred before the clock was set back, and is due.
     ///
     /// # Errors
     /// What the disk says.

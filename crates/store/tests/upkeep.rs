@@ -49,6 +49,9 @@ async fn a_debt_of_compute_blocks_a_start_until_it_is_settled() {
     store.defer_debt(owed.clone(), later).await.unwrap();
     assert_eq!(store.debts_due(NOW, 10).await.unwrap(), []);
     assert_eq!(store.debts_due(later, 10).await.unwrap().len(), 1);
+    // It kept every start of its sandbox waiting for as long as the clock had been set back.
+    let day_before = Millis(NOW.0 - 86_400_000);
+    assert_eq!(store.debts_due(day_before, 10).await.unwrap().len(), 1);
     store.settle_debt(owed.clone()).await.unwrap();
     store.settle_debt(owed).await.unwrap();
     assert_eq!(store.debt_count(None).await.unwrap(), 0);

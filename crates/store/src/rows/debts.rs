@@ -93,13 +93,16 @@ pub(crate) fn of_compute(conn: &Connection, sandbox: SandboxId) -> Result<u32, S
         .query_row([blob(sandbox)], |row| row.get(0))?)
 }
 
+/// Nobody defers for longer. What is due later than that was deferred before the clock was set back.
+const LONGEST_MS: i64 = 3_600_000;
+
 pub(crate) fn due(conn: &Connection, now: Millis, most: usize) -> Result<Vec<Debt>, StoreError> {
     let debts = conn
         .prepare_cached(
             "SELECT sandbox, fence, serial, reference, kind FROM debts
-             WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2",
+             WHERE due_at <= ?1 OR due_at > ?2 ORDER BY due_at LIMIT ?3",
         )?
-        .query_map(params![now.0, limit(most)], debt)?
+        .query_map(params![now.0, now.0 + LONGEST_MS, limit(most)], debt)?
         .collect::<Result<_, _>>()?;
     Ok(debts)
 }
