@@ -187,7 +187,13 @@ pub(crate) fn folder(path: &Path, mode: u32) -> Result<(), LocalError> {
     let mut made = DirBuilder::new().recursive(true).mode(0o755).create(path);
     for _ in 0..REMOVED_MEANWHILE {
         match made {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // What is above it was there, or was not, and has gone since.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists
+                ) =>
+            {
                 made = DirBuilder::new().recursive(true).mode(0o755).create(path);
             }
             _ => break,
