@@ -202,9 +202,9 @@ pub(crate) fn dialled(profile: &Profile) -> Vec<String> {
         (dials.agent_lies, "AgentLies"),
         (other_errors, "Fenced"),
         (other_errors, "Unsupported"),
+        // Not after a newer effect or a delete: these wait for as long as it could come, and that they
+        // do is `LostIsWaitedFor`.
         (dials.act_late_fenced, "Late AfterRetry"),
-        (dials.act_late_fenced, "Late AfterNewer"),
-        (dials.act_late_fenced, "Late AfterDelete"),
     ];
     let on = all.into_iter().filter(|(dial, _)| *dial > 0);
     on.map(|(_, name)| name.to_owned()).collect()
