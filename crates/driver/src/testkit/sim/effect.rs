@@ -6,8 +6,9 @@ use std::sync::Arc;
 use overwinter_lifecycle::ids::{EffectKey, Incarnation};
 
 use super::guest::{Guest, Run};
+use super::seen::{Landing, Looked, Violation};
 use super::storage::Storage;
-use super::world::{Artifact, Executed, Landing, Looked, Native, SimWorld, State, Violation};
+use super::world::{Artifact, Executed, Native, SimWorld, State};
 use crate::attach::Credentials;
 use crate::error::DriverError;
 use crate::testkit::fault::{CallKind, Late};

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use overwinter_api::supervisor as wire;
 
 use super::guest::Guest;
+use super::seen::{Looked, Violation};
 use super::storage::{Node, NodeKind, Tree, is_within, normal, parent};
-use super::world::{Looked, Violation};
 use crate::agent::{AgentError, AgentResult, RefusedKind};
 
 pub(super) fn refused(kind: RefusedKind, reason: &str, message: &str) -> AgentError {
