@@ -35,7 +35,9 @@ pub trait Driver: Send + Sync + 'static {
     /// `Missing` when it is not there, `Rejected` when it cannot be used.
     async fn pin(&self, image: &str) -> Result<PinnedImage, DriverError>;
 
-    /// Whether a suspend at `depth` could be carried out now. No effect.
+    /// Whether a suspend at `depth` could be carried out now. No effect. Rejects while another effect
+    /// of this sandbox is under way: the agent lets go after this, and whatever gave it new
+    /// credentials then would bring it back.
     ///
     /// # Errors
     /// `Rejected` or `Unsupported` with the reason.
@@ -65,16 +67,21 @@ pub trait Driver: Send + Sync + 'static {
 
     /// Releases compute as `depth` says; confirmed by looking. `stop` on compute that is frozen,
     /// partly made or not there at all ends in absence all the same, and syncs the storage.
+    /// `checkpoint` on compute that is frozen runs no user code. The artifact's name is derived from
+    /// the key, so that its caller can owe it (`Debt::artifact`) whether it was answered or not.
     ///
     /// # Errors
-    /// All but `Unknown` promise that the compute is as it was.
+    /// All but `Unknown` promise that the compute is as it was. `Missing`: it is gone, and this key
+    /// has written no artifact that is whole.
     async fn suspend(&self, ctx: &EffectContext, depth: Depth) -> Result<Effected, DriverError>;
 
     /// Brings back memory (`freeze`, `checkpoint`). The credentials are in place, and the socket is
     /// bound, before anything inside runs.
     ///
     /// # Errors
-    /// All but `Unknown` promise that nothing ran.
+    /// All but `Unknown` and `Missing` promise that nothing ran. `Missing`: what held the memory is
+    /// gone, or this key has restored it and what ran has ended. `Unusable`: an artifact that cannot
+    /// be restored, and why.
     async fn resume(
         &self,
         ctx: &EffectContext,

@@ -1,4 +1,4 @@
-//! The five ways in which a driver fails. Nothing is matched by message text.
+//! The six ways in which a driver fails. Nothing is matched by message text.
 
 /// What a driver's call may end with, besides success.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -12,6 +12,9 @@ pub enum DriverError {
     /// What the call is about is not there (an image, a compute). Without any effect.
     #[error("{0}")]
     Missing(String),
+    /// What was retained cannot be restored, for this reason. Nothing of it ran.
+    #[error("{message}")]
+    Unusable { why: Unusable, message: String },
     /// A higher (fence, serial) was carried out. Without any effect.
     #[error("fenced: an effect with a higher fence was carried out")]
     Fenced,
@@ -25,8 +28,25 @@ impl DriverError {
     #[must_use]
     pub const fn surely_no_effect(&self) -> bool {
         match self {
-            Self::Rejected(_) | Self::Unsupported(_) | Self::Missing(_) | Self::Fenced => true,
+            Self::Rejected(_)
+            | Self::Unsupported(_)
+            | Self::Missing(_)
+            | Self::Unusable { .. }
+            | Self::Fenced => true,
             Self::Unknown(_) => false,
         }
     }
+}
+
+/// What is wrong with an artifact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// It does not hold what was written, or is not whole.
+    Damaged,
+    /// Another sandbox, gateway or driver wrote it.
+    Foreign,
+    /// It belongs to another state of the disk.
+    Stale,
+    /// Only another build can restore it. It may be there again: the artifact is kept.
+    OtherBuild,
 }

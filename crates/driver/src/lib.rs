@@ -26,6 +26,6 @@ pub mod types;
 pub use agent::{Agent, AgentError};
 pub use attach::{AttachPort, Credentials, Peer, Token};
 pub use driver::Driver;
-pub use error::DriverError;
+pub use error::{DriverError, Unusable};
 pub use ledger::Ledger;
 pub use types::*;

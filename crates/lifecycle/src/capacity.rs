@@ -36,10 +36,13 @@ impl Usage {
             .running
             .as_ref()
             .is_some_and(|op| matches!(op.verb, Verb::Suspend { .. }));
-        let disk_bytes = sandbox
-            .retained
-            .as_ref()
-            .map_or(0, |retained| retained.size_bytes);
+        let retained = (sandbox.retained.as_ref()).map_or(0, |retained| retained.size_bytes);
+        // Until it is known what a checkpoint takes.
+        let reserved = (sandbox.running.as_ref()).map_or(0, |op| match op.verb {
+            Verb::Suspend { depth, .. } => artifact_at_most(sandbox, depth),
+            Verb::Create | Verb::Resume { .. } | Verb::Start | Verb::Delete { .. } => 0,
+        });
+        let disk_bytes = retained.saturating_add(reserved);
         if starting || sandbox.compute_debts > 0 {
             return Self { disk_bytes, ..full };
         }
@@ -63,6 +66,14 @@ impl Usage {
                 disk_bytes,
             },
         }
+    }
+}
+
+/// What a suspend at `depth` may write to disk.
+const fn artifact_at_most(sandbox: &Sandbox, depth: Depth) -> u64 {
+    match depth {
+        Depth::Checkpoint => sandbox.spec.resources.memory_bytes,
+        Depth::Freeze | Depth::Stop => 0,
     }
 }
 
@@ -145,10 +156,7 @@ impl Limits {
         depth: Depth,
         others: Usage,
     ) -> Result<(), OverCapacity> {
-        let asked = match depth {
-            Depth::Checkpoint => sandbox.spec.resources.memory_bytes,
-            Depth::Freeze | Depth::Stop => 0,
-        };
+        let asked = artifact_at_most(sandbox, depth);
         match self.disk_bytes {
             Some(limit) if asked > 0 && others.disk_bytes.saturating_add(asked) > limit => {
                 Err(OverCapacity {

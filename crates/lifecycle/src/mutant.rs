@@ -52,6 +52,14 @@ mutants! {
     ForgetKeys,
     /// Its compute changes behind the gateway's back, and nobody looks.
     LossUnseen,
+    /// Memory on disk that nothing needs any more is not owed.
+    ArtifactForgotten,
+    /// An artifact that was refused as damaged is offered again.
+    DamagedStays,
+    /// Taken up after a crash, memory is written of what has not let go.
+    WritesTheConnected,
+    /// Compute that is gone is taken to have left nothing on disk.
+    UnaskedIsUnwritten,
     /// An operation begins under the fence of the one before it.
     SkipFence,
     /// A second effect of an operation has the serial of the first.

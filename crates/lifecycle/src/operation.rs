@@ -285,6 +285,12 @@ impl Operation {
         self.intent.map(|intent| self.key_of(intent))
     }
 
+    /// The key of the artifact that the effect which is recorded and not settled writes.
+    pub(crate) fn artifact(&self) -> Option<EffectKey> {
+        let intent = self.intent?;
+        (intent.effect == EffectKind::Suspend(Depth::Checkpoint)).then(|| self.key_of(intent))
+    }
+
     pub(crate) const fn key_of(&self, intent: Intent) -> EffectKey {
         EffectKey {
             sandbox: self.sandbox,

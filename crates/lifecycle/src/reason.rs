@@ -58,6 +58,12 @@ reasons! {
     RetainedLost = "RETAINED_LOST", "use `start`, or resume with --restart-if-restore-fails: the storage is intact";
     /// The retained memory belongs to another state of the disk.
     RetainedStale = "RETAINED_STALE", "use `start`, or resume with --restart-if-restore-fails: the storage is intact";
+    /// The artifact of a checkpoint does not hold what was written.
+    ArtifactDamaged = "ARTIFACT_DAMAGED", "use `start`, or resume with --restart-if-restore-fails: the storage is intact";
+    /// The artifact was written by another sandbox, gateway or driver.
+    ArtifactForeign = "ARTIFACT_FOREIGN", "use `start`, or resume with --restart-if-restore-fails: the storage is intact";
+    /// The artifact can be restored by another build alone. It is kept.
+    RuntimeChanged = "RUNTIME_CHANGED", "install the build that the message names and resume again, or use `start`: the storage is intact";
     /// The backend could not bring it back; nothing ran.
     RestoreFailed = "RESTORE_FAILED", "try again, or use `start`: the storage is intact";
     /// Compute could not be started; surely none is there.
@@ -72,6 +78,21 @@ reasons! {
     DeleteFailed = "DELETE_FAILED", "delete it again, or with --abandon if the backend is gone for good";
     /// Another operation ended this one.
     Interrupted = "INTERRUPTED", "see the operation that took over";
+}
+
+impl Reason {
+    /// Whether memory that a restore was refused for, with this, can never be restored. Any other
+    /// refusal may pass: what was retained stays available.
+    #[must_use]
+    pub const fn condemns_memory(self) -> bool {
+        matches!(
+            self,
+            Self::ArtifactDamaged
+                | Self::ArtifactForeign
+                | Self::RetainedStale
+                | Self::RetainedLost
+        )
+    }
 }
 
 /// A reason with the words of the occasion.

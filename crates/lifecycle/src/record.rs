@@ -86,6 +86,10 @@ pub struct Retained {
     pub lost: Option<Depth>,
     /// Whether the supervisor was asked to quiesce.
     pub quiesced: bool,
+    /// The effect that wrote its memory to disk; its name is derived from this key. None: nothing
+    /// was written.
+    #[serde(default)]
+    pub artifact: Option<EffectKey>,
 }
 
 /// An opaque reference, stamped so that no other driver or version takes it for its own.
@@ -114,11 +118,25 @@ pub struct Debt {
     pub reference: String,
 }
 
+impl Debt {
+    /// The artifact that the effect with this key has written, or may have.
+    #[must_use]
+    pub fn artifact(key: EffectKey) -> Self {
+        Self {
+            key,
+            kind: DebtKind::Artifact,
+            reference: key.native_name(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DebtKind {
     /// Blocks every effect that would start compute.
     Compute,
+    /// Memory on disk. The core owes it itself wherever nothing refers to it any more: a driver
+    /// derives its name from the key, and need not tell.
     Artifact,
     Storage,
 }

@@ -47,6 +47,7 @@ fn suspended(depth: Depth) -> Sandbox {
             expires_at: None,
             lost: None,
             quiesced: true,
+            artifact: None,
         }),
         ..ready()
     }

@@ -27,7 +27,6 @@ fn not_yet() -> Vec<(Sandbox, Verb, EffectKind, Event)> {
         (ready(), FREEZE, effect(Depth::Freeze), SEEN_FROZEN),
         (ready(), STOP, effect(Depth::Stop), SEEN_LIVE),
         (ready(), STOP, effect(Depth::Stop), SEEN_ABSENT),
-        (ready(), checkpoint, effect(Depth::Checkpoint), SEEN_LIVE),
         (ready(), checkpoint, effect(Depth::Checkpoint), SEEN_FROZEN),
         (ready(), FREEZE, EffectKind::Reattach, SEEN_LIVE),
         (
@@ -35,6 +34,12 @@ fn not_yet() -> Vec<(Sandbox, Verb, EffectKind, Event)> {
             RESUME,
             EffectKind::Resume(Depth::Freeze),
             SEEN_FROZEN,
+        ),
+        (
+            asleep(Depth::Checkpoint),
+            RESUME,
+            EffectKind::Resume(Depth::Checkpoint),
+            SEEN_ABSENT,
         ),
         (asleep(Depth::Stop), RESUME, EffectKind::Start, SEEN_ABSENT),
         (

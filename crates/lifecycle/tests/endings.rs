@@ -145,6 +145,7 @@ fn what_a_suspension_left_is_kept_as_the_driver_wrote_it() {
         expires_at: None,
         lost: None,
         quiesced: false,
+        artifact: None,
     };
     assert_eq!(sandbox.retained, Some(expected));
 }

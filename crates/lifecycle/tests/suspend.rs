@@ -40,6 +40,7 @@ fn stopping() -> Story {
 fn reattaching() -> Story {
     freezing()
         .then("suspend_freeze", refused())
+        .then("observe", SEEN_LIVE)
         .records("record_reattach")
 }
 
@@ -168,9 +169,16 @@ fn a_sleeper_goes_deeper_without_being_spoken_to() {
     deepening()
         .then("suspend_stop", effected(Compute::Absent))
         .ends(STOPPED_NOW);
-    let refused = deepening().then("suspend_stop", refused()).ends(FROZEN_NOW);
+    let refused = deepening()
+        .then("suspend_stop", refused())
+        .then("observe", SEEN_FROZEN)
+        .ends(FROZEN_NOW)
+        .because(Reason::DriverRejected);
     assert_eq!(refused.sandbox.desired, Desired::Suspended(Depth::Freeze));
-    for depth in [Depth::Checkpoint, Depth::Stop] {
+    for (depth, reason) in [
+        (Depth::Checkpoint, Reason::DriverTimeout),
+        (Depth::Stop, Reason::StopFailed),
+    ] {
         let effect = EffectKind::Suspend(depth).as_str();
         let mut stubborn = Story::of(asleep(Depth::Freeze), suspend(depth))
             .then("prepare", Event::Done)
@@ -183,7 +191,7 @@ fn a_sleeper_goes_deeper_without_being_spoken_to() {
             .then(effect, unknown())
             .then("observe", SEEN_FROZEN)
             .ends(FROZEN_NOW)
-            .because(Reason::StopFailed);
+            .because(reason);
     }
 }
 
@@ -361,39 +369,6 @@ fn a_stop_that_fails_is_never_ready_again() {
 }
 
 /// It ends the compute as a stop does, and until then there is memory to come back to.
-#[test]
-fn a_checkpoint_that_does_not_happen_gives_the_compute_back() {
-    let late = || {
-        Story::of(ready(), suspend(Depth::Checkpoint))
-            .then("prepare", Event::Done)
-            .then("quiesce", Event::Done)
-            .records("record_intent")
-            .then("detach", Event::Done)
-            .then("suspend_checkpoint", unknown())
-            .then("observe", SEEN_FROZEN)
-            .then("suspend_checkpoint", unknown())
-            .then("observe", SEEN_LIVE)
-            .late()
-            .then("suspend_checkpoint", unknown())
-    };
-    late()
-        .then("observe", SEEN_LIVE)
-        .records("record_reattach")
-        .then("reattach", effected(LIVE))
-        .then("attach", Event::Attached)
-        .then("unquiesce", Event::Done)
-        .ends(Phase::Ready)
-        .because(Reason::SuspendAborted);
-    let frozen = late()
-        .then("observe", SEEN_FROZEN)
-        .ends(Phase::Failed)
-        .because(Reason::DriverTimeout);
-    assert_eq!(frozen.sandbox.compute, FROZEN, "it may be resumed");
-    let gone = late().then("observe", SEEN_ABSENT).ends(STOPPED_NOW);
-    let lost = gone.because(Reason::RetainedLost).sandbox.retained.unwrap();
-    assert_eq!(lost.lost, Some(Depth::Checkpoint));
-}
-
 #[test]
 fn after_a_crash_it_goes_on_from_the_recorded_step() {
     Story::of(ready(), STOP)

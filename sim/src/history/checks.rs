@@ -10,7 +10,7 @@ use overwinter_driver::testkit::Violation as WorldViolation;
 use overwinter_gateway::api::Api;
 use overwinter_lifecycle::capacity::Usage;
 use overwinter_lifecycle::ids::{OperationId, SandboxId};
-use overwinter_lifecycle::operation::{Operation, Verb};
+use overwinter_lifecycle::operation::{EffectKind, Operation, Verb};
 use overwinter_lifecycle::record::{Desired, RetainedStatus, Sandbox};
 use overwinter_lifecycle::{Depth, Phase};
 use overwinter_store::Store;
@@ -48,7 +48,7 @@ impl Before {
         Self {
             memory: stage.world.memory_of(id),
             connection: stage.world.connection_of(id),
-            undisturbed: (stage.life.get(), broken.unwrap_or(0)),
+            undisturbed: (stage.life.get(), broken.unwrap_or(0) + stage.plan.hung(id)),
         }
     }
 }
@@ -139,6 +139,12 @@ fn intent_first(stage: &Stage, store: &Store, id: SandboxId) {
 /// What the backend has seen that must never be.
 pub(crate) fn of_the_world(stage: &Stage) {
     for violation in stage.world.violations() {
+        // Told that it is gone, nobody asks it to let go.
+        if let WorldViolation::FrozenWhileAttached(id) = violation
+            && stage.plan.lied_of(id)
+        {
+            continue;
+        }
         let invariant = match violation {
             WorldViolation::TwoLive(_)
             | WorldViolation::TwoMains(_)
@@ -200,8 +206,15 @@ fn of_one(
     contents(stage, &record);
     at_rest(stage, &record);
     resident(stage, &record);
+    on_disk(stage, before, &record);
     let goes_on = before
         .filter(|before| before.record.running.as_ref().map(|op| op.id) == running_id(&record));
+    // What is asked for as long as it takes has ended, and its time with it.
+    let writes = |record: &Sandbox| {
+        let intent = record.running.as_ref().and_then(|op| op.intent);
+        intent.is_some_and(|it| it.effect == EffectKind::Suspend(Depth::Checkpoint))
+    };
+    let goes_on = goes_on.filter(|before| !writes(&before.record) || writes(&record));
     let mut seen = Seen {
         asleep_with: before.and_then(|seen| seen.asleep_with),
         was_ready: before.and_then(|seen| seen.was_ready),
@@ -256,6 +269,31 @@ fn resident(stage: &Stage, record: &Sandbox) {
             format!("{}: frozen, and {:?}", record.id, record.compute)
         });
     }
+}
+
+/// Memory that is told to be on disk is there, until somebody spoils it.
+fn on_disk(stage: &Stage, before: Option<&Seen>, record: &Sandbox) {
+    if record.phase() != Phase::Suspended(Depth::Checkpoint) || stage.plan.lied_of(record.id) {
+        return;
+    }
+    let key = (record.retained.as_ref()).and_then(|retained| retained.artifact);
+    let name = key.map(|key| key.native_name()).unwrap_or_default();
+    // It is offered until a restore finds it out, and no longer.
+    let found_out = (record.failure.as_ref()).is_some_and(|it| it.fault.reason.condemns_memory());
+    let rotten = stage.model.borrow().rotten.contains(&name) && !found_out;
+    let artifacts = stage.world.artifacts(record.id);
+    let there = artifacts.iter().find(|artifact| artifact.name == name);
+    // Which it is when it falls asleep, its end tells.
+    let slept = before.filter(|seen| seen.record.phase() == record.phase());
+    let asleep_with = slept.and_then(|seen| seen.asleep_with);
+    let right =
+        there.is_some_and(|it| it.usable && asleep_with.is_none_or(|memory| memory == it.memory));
+    stage.expect(Invariant::MemoryIsOnDisk, right || rotten, || {
+        format!(
+            "{}: {key:?} of memory {asleep_with:?}, and there is {artifacts:?}",
+            record.id
+        )
+    });
 }
 
 /// Nothing takes the place of a delete, and nothing comes behind it.
@@ -369,7 +407,7 @@ fn names(stage: &Stage, record: &Sandbox) {
 /// The truth against what the record holds.
 fn capacity(stage: &Stage, before: Option<&Sandbox>, record: &Sandbox) {
     let runs = matches!(stage.world.truth(record.id), Observed::Live { .. });
-    if runs && !stage.profile.backend_lies() {
+    if runs && !stage.plan.lied_of(record.id) {
         let held = Usage::of(record).running;
         stage.expect(Invariant::CapacityHolds, held > 0, || {
             format!(

@@ -89,11 +89,15 @@ impl Client {
             Target::Id(id)
         };
         match stage.roll(100) {
-            0..=8 => {
+            0..=5 => {
                 self.ask(Verb::Suspend(target, v1::Depth::DEPTH_FREEZE))
                     .await
             }
-            9..=15 => self.ask(Verb::Suspend(target, v1::Depth::DEPTH_STOP)).await,
+            6..=11 => {
+                self.ask(Verb::Suspend(target, v1::Depth::DEPTH_CHECKPOINT))
+                    .await
+            }
+            12..=15 => self.ask(Verb::Suspend(target, v1::Depth::DEPTH_STOP)).await,
             16..=18 => {
                 self.ask(Verb::Suspend(target, v1::Depth::DEPTH_UNSPECIFIED))
                     .await
@@ -395,10 +399,10 @@ impl Client {
 
     /// As an idle timer would.
     async fn idle(&self, id: SandboxId) {
-        let depth = if self.stage.chance(700) {
-            Depth::Freeze
-        } else {
-            Depth::Stop
+        let depth = match self.stage.roll(10) {
+            0..=4 => Depth::Freeze,
+            5..=6 => Depth::Checkpoint,
+            _ => Depth::Stop,
         };
         let asked = self.doors.suspend_idle(id, depth).await;
         let trace = &self.stage.trace;

@@ -1,12 +1,14 @@
 //! What is checked when an operation has ended, of what it is told to have done.
 
 use overwinter_driver::Observed;
+use overwinter_lifecycle::ids::{EffectKey, Serial};
 use overwinter_lifecycle::operation::{Achieved, Operation, Outcome, Verb};
 use overwinter_lifecycle::record::{RetainedStatus, Sandbox};
-use overwinter_lifecycle::{Depth, Phase};
+use overwinter_lifecycle::{Depth, Phase, Reason};
 
 use super::checks::{Before, Seen};
 use super::invariant::Invariant;
+use super::profile::DEADLINES;
 use super::stage::Stage;
 
 /// `before`: the record of before; `seen`: as it is now, when the next may have begun already.
@@ -24,17 +26,37 @@ pub(crate) fn of(stage: &Stage, before: &Sandbox, seen: &mut Seen, ended: &Opera
     match (ended.verb, outcome) {
         (Verb::Suspend { depth, .. }, Some(Outcome::Succeeded { .. })) => {
             // The next may have begun in the same commit: this is the only moment to see it.
-            seen.asleep_with = memory.filter(|_| depth != Depth::Stop);
+            let memory = match depth {
+                Depth::Freeze => memory,
+                Depth::Checkpoint => written(stage, seen),
+                Depth::Stop => None,
+            };
+            let found = seen.suspending.filter(|(op, _)| *op == ended.id);
+            if let (Some(was), Some(is), Depth::Checkpoint) =
+                (found.and_then(|(_, found)| found.memory), memory, depth)
+            {
+                stage.expect(Invariant::MemoryIsOnDisk, was == is, || {
+                    format!("{id}: memory {was} was to be written, and {is} is")
+                });
+            }
+            seen.asleep_with = memory;
             let retained = seen.record.retained.as_ref();
             // What was lost since is told as lost.
             let told = retained.is_some_and(|it| it.lost.unwrap_or(it.depth) == depth);
+            // A start that waited behind it has begun and failed since.
+            let over = seen.record.fence > ended.fence && seen.record.running.is_none();
+            let told = told || over;
             stage.expect(Invariant::ToldIsSo, told, || {
                 format!("{id}: suspended at {depth}, and retained is {retained:?}")
             });
         }
-        (Verb::Suspend { .. }, Some(Outcome::Failed(_) | Outcome::TurnedBack(_))) => {
+        (Verb::Suspend { .. }, Some(Outcome::Failed(fault))) => {
+            if fault.reason == Reason::RetainedLost {
+                lost(stage, seen, ended);
+            }
             left_alone(stage, seen, ended);
         }
+        (Verb::Suspend { .. }, Some(Outcome::TurnedBack(_))) => left_alone(stage, seen, ended),
         (
             Verb::Create | Verb::Resume { .. } | Verb::Start,
             Some(Outcome::Succeeded { achieved, .. }),
@@ -92,7 +114,7 @@ fn awake(stage: &Stage, seen: &Seen, ended: &Operation, achieved: Achieved, memo
             });
         }
         // Where "nothing here" was a lie, what was taken for lost is found again.
-        Achieved::Storage if stage.profile.backend_lies() => {}
+        Achieved::Storage if stage.plan.lied_of(id) => {}
         Achieved::Storage => {
             let new = seen.was_ready != Some(memory);
             stage.expect(Invariant::MemoryIsMemory, new, || {
@@ -112,8 +134,8 @@ fn given_back(stage: &Stage, seen: &Seen, memory: Option<u64>) {
     let Some(retained) = &seen.record.retained else {
         return;
     };
-    let back = retained.depth.keeps_memory() && retained.status == RetainedStatus::Available;
-    if let (true, Some(memory)) = (back && !stage.profile.backend_lies(), memory) {
+    let back = retained.depth == Depth::Freeze && retained.status == RetainedStatus::Available;
+    if let (true, Some(memory)) = (back && !stage.plan.lied_of(id), memory) {
         let frozen = matches!(stage.world.truth(id), Observed::Frozen { .. });
         let same = seen.asleep_with.is_none_or(|asleep| asleep == memory);
         stage.expect(Invariant::UsedOnce, frozen && same, || {
@@ -123,6 +145,42 @@ fn given_back(stage: &Stage, seen: &Seen, memory: Option<u64>) {
             )
         });
     }
+}
+
+/// The memory that its record says is on disk.
+fn written(stage: &Stage, seen: &Seen) -> Option<u64> {
+    let name = seen.record.retained.as_ref()?.artifact?.native_name();
+    let artifacts = stage.world.artifacts(seen.record.id);
+    let artifact = artifacts.iter().find(|artifact| artifact.name == name);
+    artifact.map(|artifact| artifact.memory)
+}
+
+/// What it was to keep is told to be gone.
+fn lost(stage: &Stage, seen: &Seen, ended: &Operation) {
+    let id = seen.record.id;
+    let took = (ended.began_at.zip(ended.ended_at)).map_or(0, |(began, end)| end.0 - began.0);
+    // A driver that will not answer has the operation's time, and no more.
+    let in_time = u64::try_from(took).is_ok_and(|took| took < DEADLINES.operation_ms);
+    if stage.plan.lied_of(id) || stage.plan.refused(id) && !in_time {
+        return;
+    }
+    let names = (1..=ended.serial.0).map(|serial| {
+        let serial = Serial(serial);
+        let (sandbox, fence) = (id, ended.fence);
+        EffectKey {
+            sandbox,
+            fence,
+            serial,
+        }
+        .native_name()
+    });
+    let names: Vec<String> = names.collect();
+    let artifacts = stage.world.artifacts(id);
+    let whole = (artifacts.iter()).find(|it| it.usable && names.contains(&it.name));
+    let resident = matches!(stage.world.truth(id), Observed::Frozen { .. });
+    stage.expect(Invariant::LostIsGone, whole.is_none() && !resident, || {
+        format!("{id}: it is told to be lost, and there is {whole:?}, frozen: {resident}")
+    });
 }
 
 /// A suspend that did not happen.
@@ -159,7 +217,9 @@ fn left_alone(stage: &Stage, seen: &Seen, ended: &Operation) {
 
 fn strict(stage: &Stage, before: &Sandbox, ended: &Operation) {
     let slept = before.retained.as_ref();
-    let promised = slept.is_some_and(|it| it.depth.keeps_memory() && it.lost.is_none());
+    // Memory that never was Ready holds nobody's processes.
+    let promised = before.secret.is_some()
+        && slept.is_some_and(|it| it.depth.keeps_memory() && it.lost.is_none());
     if let (Verb::Resume { fallback: false }, Some(Outcome::Succeeded { achieved, .. }), true) =
         (ended.verb, &ended.outcome, promised)
     {

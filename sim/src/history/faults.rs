@@ -1,6 +1,7 @@
 //! What goes wrong on the backend: the testkit's faults by chance, which can be ended, and the
 //! errors that its dials leave out.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -53,6 +54,13 @@ pub(crate) struct Plan {
     on: AtomicBool,
     /// No effect is answered.
     out: AtomicBool,
+    /// Of which the backend has said what is not so, and of all of them.
+    lied: Mutex<BTreeSet<SandboxId>>,
+    lied_of_all: AtomicBool,
+    /// A suspend of these was refused.
+    refused: Mutex<BTreeSet<SandboxId>>,
+    /// How often a supervisor has hung: its connection is given up, so that it dials again.
+    hung: Mutex<BTreeMap<SandboxId, u32>>,
     trace: Trace,
     coverage: Coverage,
     crashes: Crashes,
@@ -78,6 +86,10 @@ impl Plan {
             thaws: profile.thaws,
             on: AtomicBool::new(true),
             out: AtomicBool::new(false),
+            lied: Mutex::default(),
+            lied_of_all: AtomicBool::new(false),
+            refused: Mutex::default(),
+            hung: Mutex::default(),
             trace,
             coverage,
             crashes,
@@ -89,6 +101,51 @@ impl Plan {
     pub(crate) fn end(&self) {
         self.on.store(false, Ordering::Relaxed);
         self.outage(false);
+    }
+
+    /// Whether the backend has said of it, so far, what is not so.
+    pub(crate) fn lied_of(&self, sandbox: SandboxId) -> bool {
+        let lied = self.lied.lock().unwrap_or_else(PoisonError::into_inner);
+        self.lied_of_all.load(Ordering::Relaxed) || lied.contains(&sandbox)
+    }
+
+    /// Whether a suspend of it was ever refused, be it for a reason that passes.
+    pub(crate) fn refused(&self, sandbox: SandboxId) -> bool {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.contains(&sandbox)
+    }
+
+    fn note_lie(&self, call: &CallSite, fault: &Fault) {
+        let is_lie = match fault {
+            Fault::Stale | Fault::Empty => true,
+            Fault::Fail(error) => match error {
+                DriverError::Missing(_)
+                | DriverError::Unsupported(_)
+                | DriverError::Unusable { .. }
+                | DriverError::Fenced => true,
+                DriverError::Rejected(_) | DriverError::Unknown(_) => false,
+            },
+            _ => false,
+        };
+        if call.kind == CallKind::Suspend
+            && let (Some(sandbox), Fault::Fail(DriverError::Rejected(_))) = (call.sandbox, fault)
+        {
+            let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            refused.insert(sandbox);
+        }
+        match call.sandbox {
+            Some(sandbox) if is_lie => {
+                let mut lied = self.lied.lock().unwrap_or_else(PoisonError::into_inner);
+                lied.insert(sandbox);
+            }
+            None if is_lie => self.lied_of_all.store(true, Ordering::Relaxed),
+            Some(_) | None => {}
+        }
+    }
+
+    pub(crate) fn hung(&self, sandbox: SandboxId) -> u32 {
+        let hung = self.hung.lock().unwrap_or_else(PoisonError::into_inner);
+        hung.get(&sandbox).copied().unwrap_or(0)
     }
 
     pub(crate) fn is_out(&self) -> bool {
@@ -222,8 +279,15 @@ impl FaultPlan for Plan {
             .flatten()
             .filter(|fault| fault.fits(call.kind))
             .filter(|fault| !(self.is_out() && matches!(fault, Fault::Crash(_))));
+        if let Some(fault) = &fault {
+            self.note_lie(call, fault);
+        }
         match (call.sandbox, &fault) {
             (Some(sandbox), Some(fault)) => {
+                if matches!(fault, Fault::AgentHangs) {
+                    let mut hung = self.hung.lock().unwrap_or_else(PoisonError::into_inner);
+                    *hung.entry(sandbox).or_default() += 1;
+                }
                 let name = name(fault);
                 self.trace
                     .note(format_args!("{:?} {sandbox} {name}", call.kind));

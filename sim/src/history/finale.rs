@@ -132,16 +132,19 @@ impl Finale {
     /// and only where a new gateway has looked again.
     async fn records_are_true(&self) -> Result<(), Over> {
         self.stage.sleep(TO_NOTICE).await;
-        let lies = self.stage.profile.backend_lies();
-        if lies && self.stage.ends_in_this_life {
-            return Ok(());
-        }
         for sandbox in self.living().await? {
+            let lies = self.stage.plan.lied_of(sandbox.id);
+            if lies && self.stage.ends_in_this_life {
+                continue;
+            }
             let truth = self.stage.world.truth(sandbox.id);
             let so = match (sandbox.phase(), truth) {
                 (Phase::Ready, Observed::Live { .. })
                 | (Phase::Suspended(Depth::Freeze), Observed::Frozen { .. })
-                | (Phase::Suspended(Depth::Stop), Observed::Absent | Observed::Stopped) => true,
+                | (
+                    Phase::Suspended(Depth::Checkpoint | Depth::Stop),
+                    Observed::Absent | Observed::Stopped,
+                ) => true,
                 (Phase::Ready | Phase::Suspended(Depth::Freeze), _) => false,
                 (Phase::Suspended(_), _) => lies,
                 _ => true,
@@ -149,6 +152,14 @@ impl Finale {
             self.stage.expect(Invariant::RecordsAreTrue, so, || {
                 format!("{} is {} and {truth:?}", sandbox.id, sandbox.phase())
             });
+            let kept = (sandbox.retained.as_ref()).and_then(|retained| retained.artifact);
+            let kept = kept.map(|key| key.native_name());
+            let artifacts = self.stage.world.artifacts(sandbox.id);
+            let stray = artifacts.iter().find(|it| Some(&it.name) != kept.as_ref());
+            self.stage
+                .expect(Invariant::NothingLeft, stray.is_none(), || {
+                    format!("{} keeps {kept:?}, and there is {stray:?}", sandbox.id)
+                });
         }
         self.so_far()
     }

@@ -49,6 +49,10 @@ invariants! {
     RejectedSuspendLeavesIt,
     /// What is retained is in the hands of one operation while that wakes it, and given back only where nothing ran on it.
     UsedOnce,
+    /// Memory on disk that a record speaks of is there, whole, and of the very processes that were suspended.
+    MemoryIsOnDisk,
+    /// A suspend tells of memory that is lost only where nothing holds it.
+    LostIsGone,
     /// A strict resume brings memory back, or fails.
     StrictIsStrict,
     /// Only a delete that was asked for, or a create that came to nothing, makes a tombstone, and only its sweep takes a record away.
@@ -97,7 +101,7 @@ invariants! {
     AlwaysAWayOut,
     /// A delete leads out of every phase.
     DeleteLeadsOut,
-    /// After the deletes nothing is on the backend, and no debt is left.
+    /// After the deletes nothing is on the backend, before them no memory on disk that no record speaks of, and no debt is left.
     NothingLeft,
     /// Compute of another gateway is left alone.
     ForeignLeftAlone,

@@ -33,6 +33,19 @@ pub(crate) async fn run(stage: Rc<Stage>) {
                 .trace
                 .note(format_args!("mishap reconnect {id}: {dials}"));
         }
+        if stage.chance(mishaps.rot.into())
+            && let Some(id) = any(&stage)
+        {
+            let rotten = if stage.chance(500) {
+                stage.world.damage_artifact(id)
+            } else {
+                stage.world.lose_artifact(id)
+            };
+            stage
+                .trace
+                .note(format_args!("mishap rot {id}: {rotten:?}"));
+            stage.model.borrow_mut().rotten.extend(rotten);
+        }
         if stage.chance(mishaps.reboot.into()) {
             stage.trace.note(format_args!("mishap reboot"));
             stage.world.reboot();

@@ -47,7 +47,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures::stream::FuturesUnordered;
-use overwinter_driver::testkit::sim::{freeze_mode, stop_mode};
+use overwinter_driver::testkit::sim::{checkpoint_mode, freeze_mode, stop_mode};
 use overwinter_driver::testkit::{Dice, Looked, SimConfig, SimWorld};
 use overwinter_driver::{Found, Observed, SuspensionMode};
 use overwinter_lifecycle::ids::SandboxId;
@@ -132,7 +132,7 @@ fn of(seed: u64, profile: &Profile, print: bool, folder: &std::path::Path) -> To
         spawn: Arc::new(nursery.clone()),
         faults: plan.clone(),
         second_is_violation: !profile.backend_lies(),
-        modes: [freeze_mode(), stop_mode()]
+        modes: [freeze_mode(), checkpoint_mode(), stop_mode()]
             .map(|mode| SuspensionMode {
                 lost_request_life: profile.lost_request_life,
                 ..mode

@@ -11,7 +11,7 @@ pub(crate) const SIDES: [&str; 2] = ["before", "after"];
 
 /// Of each verb at each depth, what its owner does and records; by the names of `Action::name`. These
 /// sandboxes have no main process and no post-resume hook: no `start_main`, no `hook`.
-const STEPS: [(&str, &[&str]); 6] = [
+const STEPS: [(&str, &[&str]); 7] = [
     (
         "create.any",
         &[
@@ -39,6 +39,7 @@ const STEPS: [(&str, &[&str]); 6] = [
         &[
             "observe",
             "resume_freeze",
+            "resume_checkpoint",
             "record_intent",
             "record_give_up_memory",
             "suspend_stop",
@@ -59,6 +60,22 @@ const STEPS: [(&str, &[&str]); 6] = [
             "record_intent",
             "detach",
             "suspend_freeze",
+            "observe",
+            "record_reattach",
+            "reattach",
+            "attach",
+            "record_end",
+        ],
+    ),
+    (
+        "suspend.checkpoint",
+        &[
+            "prepare",
+            "quiesce",
+            "unquiesce",
+            "record_intent",
+            "detach",
+            "suspend_checkpoint",
             "observe",
             "record_reattach",
             "reattach",

@@ -18,6 +18,8 @@ pub struct Mishaps {
     pub reboot: u16,
     /// A supervisor's connection breaks, and it dials again.
     pub reconnect: u16,
+    /// Memory on disk is damaged, or removed.
+    pub rot: u16,
     /// Somebody sets the clock.
     pub jump: u16,
     /// The disk of the records is full for a while.
@@ -135,6 +137,7 @@ impl Profile {
                 kill: 60,
                 reboot: 2,
                 reconnect: 60,
+                rot: 40,
                 jump: 10,
                 full: 15,
                 slow: 10,
@@ -179,6 +182,7 @@ impl Profile {
                 kill: 20,
                 reboot: 5,
                 reconnect: 40,
+                rot: 20,
                 jump: 10,
                 full: 10,
                 slow: 30,

@@ -1,7 +1,7 @@
 //! What everyone in a history shares, and what they know that the gateway has promised.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -72,6 +72,8 @@ pub(crate) struct Model {
     pub idle: BTreeMap<SandboxId, bool>,
     /// Since when the records have left room for one more, whatever was committed.
     pub room_since: Option<Duration>,
+    /// Artifacts that were damaged or removed behind everybody's back.
+    pub rotten: BTreeSet<String>,
     /// How often the connection of a sandbox was broken.
     pub broken: BTreeMap<SandboxId, u32>,
     /// Since when what a record claims is not there.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use overwinter_driver::Observed;
 use overwinter_lifecycle::capacity::Usage;
-use overwinter_lifecycle::operation::Verb;
+use overwinter_lifecycle::operation::{EffectKind, Verb};
 use overwinter_lifecycle::{Depth, Phase};
 
 use super::invariant::Invariant;
@@ -22,10 +22,8 @@ pub(crate) async fn run(stage: &Stage) {
     loop {
         stage.sleep(BETWEEN).await;
         deadlines(stage);
-        if !stage.profile.backend_lies() {
-            losses(stage);
-            capacity(stage);
-        }
+        losses(stage);
+        capacity(stage);
     }
 }
 
@@ -33,7 +31,8 @@ pub(crate) async fn run(stage: &Stage) {
 fn capacity(stage: &Stage) {
     let model = stage.model.borrow();
     for (id, seen) in &model.seen {
-        if matches!(stage.world.truth(*id), Observed::Live { .. }) {
+        let runs = matches!(stage.world.truth(*id), Observed::Live { .. });
+        if runs && !stage.plan.lied_of(*id) {
             let held = Usage::of(&seen.record).running;
             stage.expect(Invariant::CapacityHolds, held > 0, || {
                 format!("{id} runs and is {}", seen.record.phase())
@@ -52,6 +51,13 @@ fn deadlines(stage: &Stage) {
         };
         // One that nobody can tell of stays Creating, and is looked at until it is settled.
         if op.verb == Verb::Create {
+            continue;
+        }
+        // Nor is memory given up that may be on disk, for as long as nobody can tell.
+        if op
+            .intent
+            .is_some_and(|it| it.effect == EffectKind::Suspend(Depth::Checkpoint))
+        {
             continue;
         }
         let (since, trouble_then) = seen.since;
@@ -80,7 +86,7 @@ fn losses(stage: &Stage) {
             Phase::Ready | Phase::Suspended(Depth::Freeze)
         );
         let there = !matches!(stage.world.truth(*id), Observed::Absent | Observed::Stopped);
-        if !claims || there {
+        if !claims || there || stage.plan.lied_of(*id) {
             model.missing.remove(id);
             continue;
         }

@@ -11,7 +11,7 @@ use overwinter_lifecycle::recording::{Asleep, Ending, Recording};
 use overwinter_lifecycle::steps::{Action, Look, Observed};
 
 use super::state::{ENDED, RUNNING, State, WAITING};
-use super::world::Key;
+use super::world::{Key, Native};
 
 /// Nothing compares the keys of debts: what they name is what counts.
 pub(crate) const NO_KEY: EffectKey = EffectKey {
@@ -135,7 +135,7 @@ type ForEach<N> = fn(&mut State, &mut dyn FnMut(&mut N));
 
 /// Numbers keep their order and lose their distance; none stays none.
 fn rank<N: Copy>(state: &mut State, for_each: ForEach<N>, value: fn(&mut N) -> &mut u64) {
-    let mut seen = [0; 24];
+    let mut seen = [0; 48];
     let mut len = 1;
     for_each(state, &mut |number| {
         let number = *value(number);
@@ -156,6 +156,11 @@ fn for_each_fence(state: &mut State, f: &mut dyn FnMut(&mut Fence)) {
     if let Some(op) = &mut state.sandbox.running {
         f(&mut op.fence);
     }
+    let retained =
+        (state.sandbox.retained.as_mut()).and_then(|retained| retained.artifact.as_mut());
+    if let Some(artifact) = retained {
+        f(&mut artifact.fence);
+    }
     for_each_key(state, &mut |key| f(&mut key.fence));
 }
 
@@ -166,11 +171,19 @@ fn for_each_key(state: &mut State, f: &mut dyn FnMut(&mut Key)) {
     }
     if let Some(flying) = &mut world.flying {
         f(&mut flying.key);
+        flying.artifact.iter_mut().for_each(&mut *f);
     }
     f(&mut world.given.1);
-    for native in world.computes.iter_mut().flatten() {
+    let written = world.artifacts.iter_mut().map(|artifact| {
+        f(&mut artifact.written_by);
+        &mut artifact.native
+    });
+    let written: Vec<&mut Native> = written.collect();
+    for native in world.computes.iter_mut().flatten().chain(written) {
         f(&mut native.made_by);
+        native.restored_by.iter_mut().for_each(&mut *f);
     }
+    state.artifact_debts.iter_mut().for_each(f);
 }
 
 fn for_each_generation(state: &mut State, f: &mut dyn FnMut(&mut DiskGeneration)) {
@@ -199,7 +212,11 @@ fn for_each_incarnation(state: &mut State, f: &mut dyn FnMut(&mut Incarnation)) 
     if let Some(flying) = &mut world.flying {
         f(&mut flying.incarnation);
     }
-    for native in world.computes.iter_mut().flatten() {
+    let written = world
+        .artifacts
+        .iter_mut()
+        .map(|artifact| &mut artifact.native);
+    for native in world.computes.iter_mut().flatten().chain(written) {
         f(&mut native.held);
         f(&mut native.credentials);
     }

@@ -6,7 +6,7 @@ use overwinter_lifecycle::admission::call::{self, CallAdmission};
 use overwinter_lifecycle::admission::{Disposition, Request, admit};
 use overwinter_lifecycle::capacity::Usage;
 use overwinter_lifecycle::operation::{Achieved, Operation, Outcome, Step, Verb};
-use overwinter_lifecycle::record::{Compute, Desired, Retained, RetainedStatus, Sandbox};
+use overwinter_lifecycle::record::{Compute, Desired, Sandbox};
 use overwinter_lifecycle::recording::{Ending, Recording};
 use overwinter_lifecycle::steps::Action;
 use overwinter_lifecycle::{Depth, Reason};
@@ -14,6 +14,7 @@ use overwinter_lifecycle::{Depth, Reason};
 use super::flaw::Flaw;
 use super::invariant::{Invariant, Violation};
 use super::moves::{Move, REQUESTS, Setup, Taken};
+use super::retained;
 use super::state::State;
 use super::world::{Backend, Leftover, Native};
 use crate::search::Tally;
@@ -44,6 +45,7 @@ pub fn state(state: &State, setup: &Setup, tally: &mut Tally) -> Checked {
         "an operation without an owner".to_owned()
     })?;
     sleepers(state, tally)?;
+    retained::artifacts(state, tally)?;
     if state.sandbox.running.is_none() && !state.unseen {
         tally.met(Invariant::RecordIsTrue);
         record(state)?;
@@ -268,7 +270,7 @@ fn record(state: &State) -> Checked {
                 ));
             }
         }
-        Phase::Suspended(depth) => return retained(sandbox, depth),
+        Phase::Suspended(depth) => return retained::asleep(state, depth),
         Phase::Failed => {
             if sandbox.desired == Desired::Deleted {
                 return broken("Failed, and deleted".to_owned());
@@ -286,26 +288,6 @@ fn record(state: &State) -> Checked {
     Ok(())
 }
 
-fn retained(sandbox: &Sandbox, depth: Depth) -> Checked {
-    let Some(retained) = &sandbox.retained else {
-        return Err(Invariant::RecordIsTrue.broken("Suspended, with nothing retained"));
-    };
-    let resident = match depth {
-        Depth::Freeze => matches!(sandbox.compute, Compute::Frozen { .. }),
-        Depth::Checkpoint | Depth::Stop => sandbox.compute == Compute::Absent,
-    };
-    let right = resident
-        && retained.status == RetainedStatus::Available
-        && retained.generation == sandbox.generation
-        && sandbox.desired == Desired::Suspended(depth);
-    ensure(right, Invariant::RecordIsTrue, || {
-        format!(
-            "Suspended at {depth}, and {:?}, {:?}, {retained:?}",
-            sandbox.desired, sandbox.compute
-        )
-    })
-}
-
 /// Of one move.
 pub fn step(before: &State, mv: Move, taken: &Taken, tally: &mut Tally) -> Checked {
     let after = &taken.state;
@@ -321,6 +303,13 @@ pub fn step(before: &State, mv: Move, taken: &Taken, tally: &mut Tally) -> Check
     if before.world.given != after.world.given {
         tally.met(Invariant::IncarnationsAreNew);
     }
+    let asleep = |state: &State| {
+        let frozen = state.world.compute().is_some_and(|native| native.frozen);
+        (frozen, state.world.artifacts.len())
+    };
+    if asleep(after) > asleep(before) {
+        tally.met(Invariant::SleepersHaveLetGo);
+    }
     line(before, taken, tally)?;
     if old.desired == Desired::Deleted {
         ensure(
@@ -329,7 +318,7 @@ pub fn step(before: &State, mv: Move, taken: &Taken, tally: &mut Tally) -> Check
             || "a delete is taken back".to_owned(),
         )?;
     }
-    memory(before, taken, tally)?;
+    retained::offered(before, taken, tally)?;
     if let (Some(op), Some(recording)) = (&old.running, &taken.recording)
         && matches!(op.verb, Verb::Suspend { .. })
     {
@@ -388,26 +377,6 @@ fn line(before: &State, taken: &Taken, tally: &mut Tally) -> Checked {
         .all(|op| op.outcome.is_some() && op.step == Step::Ended);
     ensure(with_outcome, Invariant::LineIsServed, || {
         "one ends without an outcome".to_owned()
-    })
-}
-
-const fn offers_memory(retained: &Retained) -> bool {
-    retained.depth.keeps_memory()
-        && retained.lost.is_none()
-        && matches!(retained.status, RetainedStatus::Available)
-}
-
-fn memory(before: &State, taken: &Taken, tally: &mut Tally) -> Checked {
-    let old = before.sandbox.retained.as_ref();
-    let offered_again = (taken.state.sandbox.retained.as_ref()).is_some_and(offers_memory)
-        && !old.is_some_and(offers_memory);
-    let asleep = matches!(&taken.recording, Some(Recording::End(Ending::Suspended(_))));
-    if !offered_again || asleep {
-        return Ok(());
-    }
-    tally.met(Invariant::ConsumedStaysConsumed);
-    ensure(!before.world.ran, Invariant::ConsumedStaysConsumed, || {
-        format!("{old:?} is offered again, and something ran on it")
     })
 }
 

@@ -45,6 +45,14 @@ pub enum Flaw {
     SpeakToSleepers,
     /// A superseded operation is dropped without an outcome.
     LoseTheWaiting,
+    /// A suspend does not wait until its supervisor has let go.
+    SkipDetach,
+    /// Memory on disk that nothing needs any more is not owed.
+    ForgetArtifact,
+    /// A backend that restores does not know that it has done so already.
+    RestoreTwice,
+    /// That an artifact is damaged is taken for a refusal that passes.
+    TrustDamaged,
 }
 
 impl Flaw {
@@ -72,6 +80,10 @@ impl Flaw {
             Self::RetryForEver => &[I::EveryOperationEnds],
             Self::SpeakToSleepers => &[I::SleepersAreLeftAlone],
             Self::LoseTheWaiting => &[I::LineIsServed],
+            Self::SkipDetach => &[I::SleepersHaveLetGo],
+            Self::ForgetArtifact => &[I::ArtifactsAreOwned],
+            Self::RestoreTwice => &[I::ConsumedStaysConsumed, I::OneLiveCompute],
+            Self::TrustDamaged => &[I::RecordIsTrue],
         }
     }
 }

@@ -31,6 +31,8 @@ invariants! {
     NothingIsLeft = "nothing-is-left", "of a tombstone nothing is there, and on it nothing begins";
     CallsOnlyWhileReady = "calls-only-while-ready", "a call is let in only to compute that is attached, whole and the newest incarnation's";
     SleepersAreLeftAlone = "sleepers-are-left-alone", "a suspend of what sleeps already speaks to nobody inside, however it ends";
+    SleepersHaveLetGo = "sleepers-have-let-go", "memory is frozen or written only when its supervisor has closed its connection";
+    ArtifactsAreOwned = "artifacts-are-owned", "memory on disk is what a record retains, or is owed, or its operation runs";
     IncarnationsAreNew = "incarnations-are-new", "credentials are given for an incarnation that no other effect was given";
     FilesKept = "files-kept", "from its first Ready on, only a delete removes a sandbox's storage";
     CapacityIsTrue = "capacity-is-true", "the records hold at least what is there, and nothing once it is seen to be gone";

@@ -14,6 +14,7 @@
 //! was decided is only in memory, so a crash after it, before it, or before the answer was read
 //! lead to the same state: a crash is a move like any other, possible in every state.
 
+mod call;
 mod canonical;
 pub mod checks;
 mod flaw;
@@ -22,6 +23,7 @@ mod line;
 mod moves;
 mod owner;
 pub mod rest;
+mod retained;
 mod state;
 mod world;
 
@@ -36,7 +38,7 @@ pub use invariant::{Invariant, Violation};
 pub use moves::{MOVES, Move, REQUESTS, Setup, Taken, make};
 pub use owner::Luck;
 pub use state::{Budget, Look, State};
-pub use world::{Backend, Key, Leftover, Native, Sent, World};
+pub use world::{Artifact, Backend, Health, Key, Leftover, Native, Sent, World};
 
 /// A create has begun.
 #[must_use]
@@ -54,6 +56,7 @@ pub fn initial(setup: &Setup) -> State {
         sandbox,
         compute_debt: false,
         storage_debt: false,
+        artifact_debts: Vec::new(),
         next: None,
         deadline: Deadline::Ahead,
         look: None,

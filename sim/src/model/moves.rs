@@ -17,7 +17,7 @@ use super::invariant::Violation;
 use super::line::{Accepted, accept, turn_back_for_call};
 use super::owner::{self, Luck};
 use super::state::{Budget, Look, NEW, State};
-use super::world::{Backend, Leftover};
+use super::world::{Backend, Health, Leftover};
 
 /// What is checked, against what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub enum Move {
     Crash,
     /// The compute ends by itself: killed from outside, or with its host.
     Die,
+    /// Memory on disk is damaged.
+    Damage,
     /// An effect whose caller has given up is carried out.
     Land,
     /// It never will be: its request is past its life, or recovery has killed who held the lock.
@@ -63,8 +65,9 @@ const fn suspend(depth: Option<Depth>, idle: bool) -> Request {
 }
 
 /// Every verb with every parameter that can be told apart. The policy's depth is `stop`.
-pub const REQUESTS: [Request; 9] = [
+pub const REQUESTS: [Request; 10] = [
     suspend(Some(Depth::Freeze), false),
+    suspend(Some(Depth::Checkpoint), false),
     suspend(Some(Depth::Stop), false),
     suspend(None, false),
     suspend(None, true),
@@ -93,6 +96,7 @@ pub static MOVES: LazyLock<Vec<Move>> = LazyLock::new(|| {
         Move::Call,
         Move::Crash,
         Move::Die,
+        Move::Damage,
     ];
     luck.chain(rest).chain(asks).collect()
 });
@@ -125,6 +129,7 @@ impl Move {
             | Self::Call
             | Self::Crash
             | Self::Die
+            | Self::Damage
             | Self::Fill => false,
         }
     }
@@ -137,6 +142,7 @@ impl Move {
             Self::Owner(Luck::Late) => &mut left.late,
             Self::Owner(Luck::Refused | Luck::Silent | Luck::SilentDone | Luck::Leftover)
             | Self::Die
+            | Self::Damage
             | Self::Fill => &mut left.mishaps,
             Self::Owner(Luck::Good | Luck::SeesStop)
             | Self::Deadline
@@ -164,6 +170,7 @@ impl fmt::Display for Move {
             Self::Deadline => f.write_str("the operation's deadline is up"),
             Self::Crash => f.write_str("SIGKILL of the gateway, restart"),
             Self::Die => f.write_str("the compute dies"),
+            Self::Damage => f.write_str("the artifact is damaged"),
             Self::Land => f.write_str("the late effect lands"),
             Self::Vanish => f.write_str("the late effect is no more"),
             Self::Look => f.write_str("gateway: looks for lost compute"),
@@ -209,6 +216,7 @@ pub fn make(state: &State, mv: Move, setup: &Setup) -> Result<Option<Taken>, Vio
         | Move::Deadline
         | Move::Crash
         | Move::Die
+        | Move::Damage
         | Move::Vanish
         | Move::Look
         | Move::RecordLoss
@@ -306,6 +314,11 @@ fn by_itself(state: &State, mv: Move, setup: &Setup) -> Option<Taken> {
             after.world.compute()?;
             after.world.end_all();
         }
+        Move::Damage => {
+            let mut artifacts = after.world.artifacts.iter_mut();
+            let artifact = artifacts.rfind(|it| it.health == Health::Whole)?;
+            artifact.health = Health::Damaged;
+        }
         Move::Vanish => {
             after.world.flying.take()?;
         }
@@ -345,9 +358,12 @@ fn by_itself(state: &State, mv: Move, setup: &Setup) -> Option<Taken> {
             return ask(state, Request::Delete { abandon: false }, setup);
         }
         Move::PayDebts => {
-            if !after.compute_debt && !after.storage_debt {
+            if !after.compute_debt && !after.storage_debt && after.artifact_debts.is_empty() {
                 return None;
             }
+            let owed = std::mem::take(&mut after.artifact_debts);
+            let artifacts = &mut after.world.artifacts;
+            artifacts.retain(|artifact| !owed.contains(&artifact.written_by));
             if after.storage_debt {
                 after.world.storage = false;
             }

@@ -4,18 +4,18 @@
 
 use overwinter_lifecycle::ids::Millis;
 use overwinter_lifecycle::operation::{EffectKind, Operation, Verb};
-use overwinter_lifecycle::record::{Compute, Debt, DebtKind, Desired, DriverReference};
+use overwinter_lifecycle::record::{DebtKind, Desired};
 use overwinter_lifecycle::recording::{Ending, Memory, Recorded, Recording, SecretHash, record};
-use overwinter_lifecycle::steps::{self, Action, Deadline, Effected, Event, Observed};
+use overwinter_lifecycle::steps::{self, Action, Deadline, Event, Observed};
 use overwinter_lifecycle::{Depth, Fault, Reason};
 
-use super::canonical::NO_KEY;
+use super::call::call;
 use super::flaw::Flaw;
 use super::invariant::{Invariant, Violation};
 use super::line::{LIMITS, others};
 use super::moves::{Setup, Taken};
 use super::state::State;
-use super::world::{Backend, Key, Leftover, Reply, Sent};
+use super::world::{Backend, Key};
 
 /// How an action turns out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +53,7 @@ impl Luck {
     ];
 }
 
-fn injected() -> Fault {
+pub(crate) fn injected() -> Fault {
     Fault::new(Reason::DriverRejected, "")
 }
 
@@ -147,7 +147,11 @@ fn write(
         match debt.kind {
             DebtKind::Compute => after.compute_debt = true,
             DebtKind::Storage => after.storage_debt = true,
-            DebtKind::Artifact => {}
+            DebtKind::Artifact if setup.flaw == Some(Flaw::ForgetArtifact) => {}
+            DebtKind::Artifact => after.artifact_debts.push(Key {
+                fence: debt.key.fence,
+                serial: debt.key.serial,
+            }),
         }
     }
     spoil(state, &mut after, &recording, setup.flaw);
@@ -226,6 +230,12 @@ fn perform(
         (Action::Call { effect, .. }, luck) => {
             return call(state, op, *effect, luck, setup);
         }
+        // It is prepared only when what may still land has landed: whoever holds the lock is waited
+        // for by a driver that refuses, whatever a remote backend may still do by the gateway.
+        (Action::Prepare(_), Luck::Good) if state.world.flying.is_some() => match setup.backend {
+            Backend::Locked => Event::Refused(injected()),
+            Backend::Fenced => return Ok(None),
+        },
         (Action::Prepare(depth), Luck::Good) => {
             if depth.keeps_memory() && state.world.compute().is_none() {
                 Event::Refused(injected())
@@ -258,6 +268,7 @@ fn perform(
                 answer(lift(state), luck)
             }
         }
+        (Action::Detach, Luck::Good) if setup.flaw == Some(Flaw::SkipDetach) => Event::Done,
         (Action::Detach, Luck::Good | Luck::SilentDone) => {
             answer(ask_inside(state, |native| native.detached = true), luck)
         }
@@ -283,7 +294,17 @@ fn perform(
                     Event::Observed(observed)
                 }
                 (Some(_), Backend::Fenced) => return Ok(None),
-                (Some(_), Backend::Locked) if *after == Some(EffectKind::Create) => {
+                // These are looked at for as long as it takes.
+                (Some(_), Backend::Locked)
+                    if matches!(
+                        after,
+                        Some(
+                            EffectKind::Create
+                                | EffectKind::Suspend(Depth::Checkpoint)
+                                | EffectKind::Resume(Depth::Checkpoint)
+                        )
+                    ) =>
+                {
                     return Ok(None);
                 }
                 // Whoever carries it out holds the lock: past the deadline nothing is known.
@@ -358,149 +379,5 @@ const fn answer(reached: bool, luck: Luck) -> Event {
     match (reached, luck) {
         (true, Luck::Good) => Event::Done,
         _ => Event::Unreachable,
-    }
-}
-
-fn call(
-    state: &mut State,
-    op: &Operation,
-    effect: EffectKind,
-    luck: Luck,
-    setup: &Setup,
-) -> Result<Option<Event>, Violation> {
-    let Some(key) = op.intent_key() else {
-        return Err(Invariant::OneLiveCompute.broken("an effect without a recorded intent"));
-    };
-    let sent = Sent {
-        effect,
-        key: Key {
-            fence: key.fence,
-            serial: key.serial,
-        },
-        incarnation: state.sandbox.issued,
-        undoing: matches!(op.verb, Verb::Suspend { .. }),
-    };
-    let held_up = setup.backend == Backend::Locked && state.world.flying.is_some();
-    let event = match luck {
-        // The lock is not to be had within the deadline.
-        Luck::Good if held_up => {
-            state.deadline = Deadline::Up;
-            unknown(state, effect, setup)
-        }
-        Luck::Good => {
-            let reply = state.carry_out(sent, setup)?;
-            // It is told as often as it is asked for.
-            let left = state.world.leftover != Leftover::Nothing;
-            if left && effect == EffectKind::Suspend(Depth::Stop) {
-                state.world.leftover = Leftover::Told;
-                with_leftover(replied(reply))
-            } else {
-                replied(reply)
-            }
-        }
-        Luck::ReplyLost if !held_up => {
-            state.carry_out(sent, setup)?;
-            unknown(state, effect, setup)
-        }
-        Luck::RequestLost => unknown(state, effect, setup),
-        Luck::Late if state.world.flying.is_none() => {
-            state.world.flying = Some(sent);
-            unknown(state, effect, setup)
-        }
-        Luck::Refused if !held_up && may_refuse(state, sent) => {
-            state.world.refuse(sent.key);
-            Event::Refused(injected())
-        }
-        Luck::Leftover
-            if !held_up
-                && effect == EffectKind::Suspend(Depth::Stop)
-                && state.world.compute().is_some()
-                && (state.world.newest).is_none_or(|(newest, _)| newest <= sent.key) =>
-        {
-            let reply = state.carry_out(sent, setup)?;
-            state.world.leftover = Leftover::Told;
-            with_leftover(replied(reply))
-        }
-        Luck::ReplyLost
-        | Luck::Late
-        | Luck::Refused
-        | Luck::Leftover
-        | Luck::SeesStop
-        | Luck::Silent
-        | Luck::SilentDone => return Ok(None),
-    };
-    Ok(Some(event))
-}
-
-/// A refusal promises: of a create or start, that no compute is there; of a suspend, that it is as
-/// it was; of a resume, that nothing ran.
-fn may_refuse(state: &State, sent: Sent) -> bool {
-    let done = state.world.newest == Some((sent.key, true));
-    match sent.effect {
-        EffectKind::Create | EffectKind::Start => state.world.compute().is_none(),
-        EffectKind::Suspend(_) | EffectKind::Resume(_) => !done,
-        EffectKind::Reattach | EffectKind::Delete => true,
-    }
-}
-
-fn replied(reply: Reply) -> Event {
-    match reply {
-        Reply::Done(compute) => {
-            let mut reference = DriverReference::default();
-            if let Compute::Frozen { held } = compute {
-                reference.format = u32::try_from(held.0).unwrap_or(u32::MAX);
-            }
-            Event::Effected(Effected {
-                compute,
-                reference,
-                size_bytes: 0,
-                leftovers: Vec::new(),
-                remarks: Vec::new(),
-            })
-        }
-        Reply::Refused => Event::Refused(injected()),
-        Reply::Unknown => Event::Unknown(injected()),
-    }
-}
-
-fn with_leftover(event: Event) -> Event {
-    match event {
-        Event::Effected(effected) => Event::Effected(Effected {
-            leftovers: vec![Debt {
-                key: NO_KEY,
-                kind: DebtKind::Compute,
-                reference: String::new(),
-            }],
-            ..effected
-        }),
-        event => event,
-    }
-}
-
-fn unknown(state: &State, effect: EffectKind, setup: &Setup) -> Event {
-    if setup.flaw != Some(Flaw::AssumeSuccess) {
-        return Event::Unknown(injected());
-    }
-    let held = state.sandbox.compute.held().unwrap_or(state.sandbox.issued);
-    let issued = state.sandbox.issued;
-    replied(Reply::Done(match effect {
-        EffectKind::Create | EffectKind::Start => Compute::Live { held: issued },
-        EffectKind::Resume(_) | EffectKind::Reattach => Compute::Live { held },
-        EffectKind::Suspend(Depth::Freeze) => Compute::Frozen { held },
-        EffectKind::Suspend(Depth::Checkpoint | Depth::Stop) | EffectKind::Delete => {
-            Compute::Absent
-        }
-    }))
-}
-
-impl State {
-    pub(crate) fn carry_out(&mut self, sent: Sent, setup: &Setup) -> Result<Reply, Violation> {
-        let reply = self.world.carry_out(sent, setup.backend, setup.flaw)?;
-        if setup.flaw == Some(Flaw::StopTakesStorage)
-            && sent.effect == EffectKind::Suspend(Depth::Stop)
-        {
-            self.world.storage = false;
-        }
-        Ok(reply)
     }
 }

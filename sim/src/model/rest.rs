@@ -26,7 +26,7 @@ pub fn at_rest(state: &State, setup: &Setup, tally: &mut Tally) -> Checked {
         ensure(empty, Invariant::NothingIsLeft, || {
             "compute is left".to_owned()
         })?;
-        let kept = state.world.storage && !state.abandoned;
+        let kept = (state.world.storage || !state.world.artifacts.is_empty()) && !state.abandoned;
         return ensure(!kept, Invariant::NothingIsLeft, || {
             "storage is left".to_owned()
         });

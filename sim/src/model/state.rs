@@ -8,7 +8,7 @@ use overwinter_lifecycle::record::Sandbox;
 use overwinter_lifecycle::steps::{Action, Deadline, Observed};
 use uuid::Uuid;
 
-use super::world::World;
+use super::world::{Key, World};
 
 /// How often each thing may still happen in one history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +40,8 @@ pub struct State {
     /// Debts of compute that are recorded, and of storage.
     pub compute_debt: bool,
     pub storage_debt: bool,
+    /// Debts of artifacts, by what wrote them.
+    pub artifact_debts: Vec<Key>,
     /// The owner's next action; there is an owner exactly while an operation runs.
     pub next: Option<Action>,
     /// Whether the owner may try again.

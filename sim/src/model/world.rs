@@ -41,12 +41,17 @@ pub struct Sent {
     pub incarnation: Incarnation,
     /// A suspend that is undone gives the same incarnation its credentials again.
     pub undoing: bool,
+    /// What the record says that its memory was written by.
+    pub artifact: Option<Key>,
 }
 
 /// One compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Native {
+    /// The effect that made its memory, however often that was restored since.
     pub made_by: Key,
+    /// The effect that restored it last.
+    pub restored_by: Option<Key>,
     pub held: Incarnation,
     /// What its supervisor can prove.
     pub credentials: Incarnation,
@@ -60,10 +65,29 @@ pub struct Native {
     pub main_started: bool,
 }
 
+/// Memory on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Artifact {
+    pub written_by: Key,
+    /// As it was.
+    pub native: Native,
+    pub health: Health,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Health {
+    Whole,
+    Damaged,
+    /// A restore was refused for it.
+    KnownDamaged,
+}
+
 /// What is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct World {
     pub storage: bool,
+    /// In the order in which they were written.
+    pub artifacts: Vec<Artifact>,
     /// Two, so that a second can be seen.
     pub computes: [Option<Native>; 2],
     /// What a stop has left behind of its compute.
@@ -96,6 +120,10 @@ pub enum Reply {
     Done(Compute),
     /// Surely nothing happened.
     Refused,
+    /// Nothing is there any more that could be suspended or restored.
+    Missing,
+    /// The artifact is not what was written.
+    Damaged,
     /// Another's compute is in the way.
     Unknown,
 }
@@ -148,8 +176,22 @@ impl World {
 
     /// A refusal settles its key: what of it is still on its way does not happen.
     pub fn refuse(&mut self, key: Key) {
+        for artifact in &mut self.artifacts {
+            if artifact.health == Health::KnownDamaged {
+                artifact.health = Health::Damaged;
+            }
+        }
         if self.newest.is_none_or(|(newest, _)| newest <= key) {
             self.newest = Some((key, true));
+        }
+    }
+
+    /// The refusal was heard.
+    pub fn tell_damage(&mut self) {
+        for artifact in &mut self.artifacts {
+            if artifact.health == Health::Damaged {
+                artifact.health = Health::KnownDamaged;
+            }
         }
     }
 
@@ -177,14 +219,18 @@ impl World {
             }
             EffectKind::Suspend(Depth::Freeze) => {
                 if let Some(native) = self.live_mut() {
+                    let detached = native.detached;
                     native.frozen = true;
                     self.ran = false;
+                    has_let_go(detached, sent)?;
                 }
             }
+            EffectKind::Suspend(Depth::Checkpoint) => return self.write(sent),
             EffectKind::Suspend(Depth::Stop) => self.end_all(),
+            EffectKind::Resume(Depth::Checkpoint) => return self.restore(sent, again, backend),
             EffectKind::Resume(Depth::Freeze) => {
                 if self.compute().is_none() {
-                    return Ok(Reply::Refused);
+                    return Ok(Reply::Missing);
                 }
                 self.give(sent)?;
                 self.ran = true;
@@ -201,16 +247,81 @@ impl World {
             EffectKind::Delete => {
                 self.end_all();
                 self.leftover = Leftover::Nothing;
+                self.artifacts.clear();
                 self.storage = false;
             }
-            // Not offered: refused before anything is written.
-            EffectKind::Suspend(Depth::Checkpoint)
-            | EffectKind::Resume(Depth::Checkpoint | Depth::Stop) => return Ok(Reply::Refused),
+            // That is a start.
+            EffectKind::Resume(Depth::Stop) => return Ok(Reply::Refused),
         }
         Ok(Reply::Done(self.observed().compute()))
     }
 
-    fn make(&mut self, sent: Sent) -> Result<(), Violation> {
+    /// Its memory goes to disk and its compute ends, in this order and at once.
+    fn write(&mut self, sent: Sent) -> Result<Reply, Violation> {
+        let Some(native) = self.compute().copied() else {
+            let written = (self.artifacts.iter())
+                .any(|it| it.written_by == sent.key && it.health == Health::Whole);
+            return Ok(if written {
+                Reply::Done(Compute::Absent)
+            } else {
+                Reply::Missing
+            });
+        };
+        // What is frozen had let go, and dials nobody.
+        has_let_go(native.detached || native.frozen, sent)?;
+        self.artifacts.retain(|it| it.written_by != sent.key);
+        self.artifacts.push(Artifact {
+            written_by: sent.key,
+            native,
+            health: Health::Whole,
+        });
+        self.end_all();
+        self.ran = false;
+        Ok(Reply::Done(Compute::Absent))
+    }
+
+    fn restore(&mut self, sent: Sent, again: bool, backend: Backend) -> Result<Reply, Violation> {
+        if again {
+            // Not twice: what has ended since is gone.
+            let mine = (self.compute()).filter(|native| native.restored_by == Some(sent.key));
+            return Ok(match mine {
+                Some(native) => Reply::Done(Compute::Live { held: native.held }),
+                None => Reply::Missing,
+            });
+        }
+        let mut artifacts = self.artifacts.iter();
+        let Some(artifact) = artifacts.find(|it| Some(it.written_by) == sent.artifact) else {
+            return Ok(Reply::Missing);
+        };
+        match artifact.health {
+            Health::Whole => {}
+            Health::Damaged | Health::KnownDamaged => return Ok(Reply::Damaged),
+        }
+        let native = artifact.native;
+        if self.compute().is_some() && backend == Backend::Fenced {
+            return Ok(Reply::Unknown);
+        }
+        if self.ran {
+            return Err(Invariant::ConsumedStaysConsumed
+                .broken("memory is restored, and something ran since it was written"));
+        }
+        self.install(
+            sent,
+            Native {
+                restored_by: Some(sent.key),
+                held: sent.incarnation,
+                credentials: sent.incarnation,
+                frozen: false,
+                detached: false,
+                ..native
+            },
+        )?;
+        Ok(Reply::Done(Compute::Live {
+            held: sent.incarnation,
+        }))
+    }
+
+    fn install(&mut self, sent: Sent, native: Native) -> Result<(), Violation> {
         if self.compute().is_some() || self.leftover == Leftover::Told {
             return Err(Invariant::OneLiveCompute
                 .broken(format!("{} makes a second compute", sent.effect.as_str())));
@@ -218,8 +329,14 @@ impl World {
         self.note_given(sent)?;
         self.ran = true;
         self.leftover = Leftover::Nothing;
-        self.computes[0] = Some(Native {
+        self.computes[0] = Some(native);
+        Ok(())
+    }
+
+    fn make(&mut self, sent: Sent) -> Result<(), Violation> {
+        let native = Native {
             made_by: sent.key,
+            restored_by: None,
             held: sent.incarnation,
             credentials: sent.incarnation,
             frozen: false,
@@ -227,8 +344,8 @@ impl World {
             detached: false,
             terminated: false,
             main_started: false,
-        });
-        Ok(())
+        };
+        self.install(sent, native)
     }
 
     fn give(&mut self, sent: Sent) -> Result<(), Violation> {
@@ -255,4 +372,14 @@ impl World {
         self.given = (sent.incarnation, sent.key);
         Ok(())
     }
+}
+
+/// With the connection of its supervisor open, memory cannot be written, and what was sent over it
+/// would be lost.
+fn has_let_go(detached: bool, sent: Sent) -> Result<(), Violation> {
+    if detached {
+        return Ok(());
+    }
+    let how = format!("{} of what is connected", sent.effect.as_str());
+    Err(Invariant::SleepersHaveLetGo.broken(how))
 }

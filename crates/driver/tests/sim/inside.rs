@@ -129,7 +129,13 @@ async fn resident_memory_does_not_outlive_the_host_and_an_artifact_does_unless_i
         .resume(&ctx, depth, &kept.reference, &credentials);
     let rejected = restore.await;
     assert!(
-        matches!(rejected, Err(DriverError::Rejected(_))),
+        matches!(
+            rejected,
+            Err(DriverError::Unusable {
+                why: Unusable::Stale,
+                ..
+            })
+        ),
         "{rejected:?}"
     );
     bed.check();

@@ -19,7 +19,7 @@ use overwinter_driver::testkit::{
 };
 use overwinter_driver::{
     Agent, Compute, ComputeSpec, Credentials, Depth, Driver as _, DriverError, EffectContext,
-    Effected, Observed, PinnedImage, Token,
+    Effected, Observed, PinnedImage, Token, Unusable,
 };
 use overwinter_lifecycle::config::Resources;
 use overwinter_lifecycle::ids::{EffectKey, Fence, Incarnation, SandboxId, Serial};

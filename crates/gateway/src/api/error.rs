@@ -145,6 +145,9 @@ const fn code_of(reason: Reason) -> ErrorCode {
         | Reason::NotIdle
         | Reason::RetainedLost
         | Reason::RetainedStale
+        | Reason::ArtifactDamaged
+        | Reason::ArtifactForeign
+        | Reason::RuntimeChanged
         | Reason::ComputeLost => ErrorCode::FailedPrecondition,
         Reason::CapacityExceeded => ErrorCode::ResourceExhausted,
         Reason::Unsupported => ErrorCode::Unimplemented,

@@ -99,6 +99,7 @@ mod tests {
             expires_at: None,
             lost: None,
             quiesced: true,
+            artifact: None,
         });
         sandbox
     }

@@ -7,13 +7,13 @@ use std::time::Duration;
 use overwinter_api::supervisor as wire;
 use overwinter_driver::agent::RefusedKind;
 use overwinter_driver::{
-    Agent, AgentError, ComputeSpec, Driver, DriverError, EffectContext, PinnedImage,
+    Agent, AgentError, ComputeSpec, Driver, DriverError, EffectContext, PinnedImage, Unusable,
 };
 use overwinter_lifecycle::ids::{Incarnation, SandboxId};
 use overwinter_lifecycle::operation::{EffectKind, Operation, Verb};
 use overwinter_lifecycle::record::Sandbox;
 use overwinter_lifecycle::steps::{Action, Event, Observed};
-use overwinter_lifecycle::{Fault, Reason};
+use overwinter_lifecycle::{Depth, Fault, Reason};
 use uuid::Uuid;
 
 use super::Reconciler;
@@ -42,6 +42,10 @@ impl Reconciler {
         let slot = self.hub.slot(owned.sandbox.id, owned.sandbox.name.as_str());
         match action {
             Action::Prepare(depth) => {
+                // Not after the supervisor has let go: new credentials that arrive then bring it back.
+                if let Some(stopping) = self.wait_for_lost(&owned.sandbox, op, &slot).await {
+                    return Event::Stopped(stopping);
+                }
                 match self
                     .in_time(op, driver.prepare(owned.sandbox.id, depth))
                     .await
@@ -320,7 +324,7 @@ impl Reconciler {
             }
             Ok(Err(error)) => {
                 tracing::warn!(effect = effect.as_str(), %error, "refused");
-                Event::Refused(fault(error))
+                Event::Refused(refusal(effect, error))
             }
             Err(_) => Event::Unknown(Fault::new(
                 Reason::DriverTimeout,
@@ -452,11 +456,31 @@ async fn is_gone(driver: &Arc<dyn Driver>, id: SandboxId) -> bool {
     look.is_ok_and(|look| matches!(look.observed, Observed::Absent | Observed::Stopped))
 }
 
+/// What a driver's refusal of an effect means. Where memory is missing, it is lost.
+fn refusal(effect: EffectKind, error: DriverError) -> Fault {
+    match (effect, &error) {
+        (
+            EffectKind::Resume(_) | EffectKind::Suspend(Depth::Checkpoint),
+            DriverError::Missing(_),
+        ) => Fault {
+            reason: Reason::RetainedLost,
+            ..fault(error)
+        },
+        _ => fault(error),
+    }
+}
+
 fn fault(error: DriverError) -> Fault {
     let reason = match &error {
         DriverError::Rejected(_) | DriverError::Missing(_) | DriverError::Fenced => {
             Reason::DriverRejected
         }
+        DriverError::Unusable { why, .. } => match why {
+            Unusable::Damaged => Reason::ArtifactDamaged,
+            Unusable::Foreign => Reason::ArtifactForeign,
+            Unusable::Stale => Reason::RetainedStale,
+            Unusable::OtherBuild => Reason::RuntimeChanged,
+        },
         DriverError::Unsupported(_) => Reason::Unsupported,
         DriverError::Unknown(_) => Reason::DriverTimeout,
     };

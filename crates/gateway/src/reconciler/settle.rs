@@ -85,10 +85,11 @@ impl Lost {
         newest.insert(id, (key, now + life));
     }
 
-    /// Until when a call under `key` is blocked. The same request is no different effect.
-    fn blocks(&self, id: SandboxId, key: EffectKey, life: Duration) -> Duration {
+    /// Until when a call under `key` is blocked, or what must go before any call. The same request is
+    /// no different effect.
+    fn blocks(&self, id: SandboxId, key: Option<EffectKey>, life: Duration) -> Duration {
         match self.newest().get(&id) {
-            Some((lost, _)) if *lost == key => Duration::ZERO,
+            Some((lost, _)) if Some(*lost) == key => Duration::ZERO,
             Some((_, until)) => *until,
             None if life.is_zero() => Duration::ZERO,
             None => self.began + life,
@@ -150,7 +151,6 @@ impl Reconciler {
         op: &Operation,
         slot: &Arc<Slot>,
     ) -> Option<Stopping> {
-        let key = op.intent_key()?;
         match op.verb {
             // Who abandons it does not wait for what may come.
             Verb::Delete { abandon: true } => return None,
@@ -163,7 +163,7 @@ impl Reconciler {
             | Verb::Start => {}
         }
         let life = self.lost_request_life(sandbox);
-        let until = self.lost.blocks(sandbox.id, key, life);
+        let until = self.lost.blocks(sandbox.id, op.intent_key(), life);
         let left = until.saturating_sub(self.ports.clock.monotonic());
         if left.is_zero() {
             return None;
@@ -308,14 +308,18 @@ mod tests {
         };
         let lost = Lost::new(at(100));
         // Of a gateway before this one.
-        assert_eq!(lost.blocks(id, key(1), life), at(105));
+        assert_eq!(lost.blocks(id, Some(key(1)), life), at(105));
         lost.note(id, key(1), at(200), life);
-        assert_eq!(lost.blocks(id, key(2), life), at(205));
-        assert_eq!(lost.blocks(id, key(1), life), at(0), "the same request");
+        assert_eq!(lost.blocks(id, Some(key(2)), life), at(205));
+        assert_eq!(
+            lost.blocks(id, Some(key(1)), life),
+            at(0),
+            "the same request"
+        );
         // Where nothing is carried out late, nothing waits.
         let none = Lost::new(at(100));
         none.note(id, key(1), at(200), at(0));
-        assert_eq!(none.blocks(id, key(2), at(0)), at(0));
+        assert_eq!(none.blocks(id, Some(key(2)), at(0)), at(0));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use super::{Asleep, Ending, Memory, ProcessesEnded, Recorded, Rows, begin_next, settle};
 use crate::capacity::{Limits, Usage};
-use crate::ids::Millis;
+use crate::ids::{EffectKey, Millis};
 use crate::mutant::unless;
 use crate::operation::{Achieved, Operation, Outcome, Step, Stopping, Verb};
 use crate::record::{
-    Compute, DebtKind, Desired, DriverReference, Failure, Retained, RetainedStatus, Sandbox,
+    Compute, Debt, DebtKind, Desired, DriverReference, Failure, Retained, RetainedStatus, Sandbox,
 };
 use crate::{Depth, Fault, Reason};
 
@@ -19,6 +19,7 @@ pub(super) fn end(
     rows: &mut Rows,
 ) -> Recorded {
     rows.processes = processes_after(&ending, op.verb);
+    let artifacts = artifacts_before(sandbox, &op, &ending);
     unless!(DropDebt, {
         rows.debts = ending.debts().to_vec();
     });
@@ -41,8 +42,9 @@ pub(super) fn end(
             Outcome::Succeeded { achieved, remarks }
         }
         Ending::Suspended(asleep) => {
+            let artifact = op.artifact().filter(|_| asleep.depth == Depth::Checkpoint);
             settle(&mut op, "done", rows);
-            fall_asleep(sandbox, &op, asleep, now)
+            fall_asleep(sandbox, &op, asleep, artifact, now)
         }
         Ending::Aborted(fault) => {
             settle(&mut op, "aborted", rows);
@@ -124,6 +126,11 @@ pub(super) fn end(
             Outcome::Failed(Fault::new(Reason::Interrupted, "a delete took over"))
         }
     };
+    let kept = (sandbox.retained.as_ref()).and_then(|retained| retained.artifact);
+    let superseded = (artifacts.into_iter().flatten()).filter(|key| Some(*key) != kept);
+    unless!(ArtifactForgotten, {
+        rows.debts.extend(superseded.map(Debt::artifact));
+    });
     // Before the next begins: what is still there must keep it from starting beside it.
     let of_compute = rows
         .debts
@@ -136,6 +143,25 @@ pub(super) fn end(
     op.outcome = Some(outcome);
     rows.ended.push(op);
     begin_next(sandbox, room, now, rows)
+}
+
+/// What was retained, and what the operation may have written: whatever of it nothing refers to once
+/// it has ended is owed.
+fn artifacts_before(sandbox: &Sandbox, op: &Operation, ending: &Ending) -> [Option<EffectKey>; 2] {
+    match ending {
+        // A delete removes them, or will.
+        Ending::Deleted { .. } | Ending::NotDeleted(_) | Ending::Interrupted => [None, None],
+        Ending::Ready { .. }
+        | Ending::Suspended(_)
+        | Ending::Aborted(_)
+        | Ending::TurnedBack
+        | Ending::StillSuspended { .. }
+        | Ending::Failed { .. }
+        | Ending::NeverWas { .. } => {
+            let retained = (sandbox.retained.as_ref()).and_then(|retained| retained.artifact);
+            [retained, op.artifact()]
+        }
+    }
 }
 
 /// What an ending says of the processes that the operation found. Those that it has started itself
@@ -193,7 +219,13 @@ fn set_desired_back(sandbox: &mut Sandbox) {
     };
 }
 
-fn fall_asleep(sandbox: &mut Sandbox, op: &Operation, asleep: Asleep, now: Millis) -> Outcome {
+fn fall_asleep(
+    sandbox: &mut Sandbox,
+    op: &Operation,
+    asleep: Asleep,
+    artifact: Option<EffectKey>,
+    now: Millis,
+) -> Outcome {
     sandbox.compute = asleep.compute;
     sandbox.failure = None;
     if sandbox.desired != Desired::Deleted {
@@ -209,6 +241,7 @@ fn fall_asleep(sandbox: &mut Sandbox, op: &Operation, asleep: Asleep, now: Milli
         expires_at: None,
         lost: asleep.lost,
         quiesced: op.quiesced,
+        artifact,
     });
     match asleep.lost {
         None => Outcome::Succeeded {
@@ -241,6 +274,7 @@ fn still_suspended(sandbox: &mut Sandbox, memory: Memory, compute: Compute, now:
         expires_at: None,
         lost,
         quiesced: false,
+        artifact: None,
     };
     let retained = match (sandbox.retained.take(), memory) {
         (Some(retained), Memory::NothingRan) => Retained {

@@ -225,6 +225,7 @@ pub fn record(
             None
         }
         Recording::Reattach(fault) => {
+            rows.debts.extend(op.artifact().map(Debt::artifact));
             op.aborting = Some(fault);
             let word = "did not happen";
             Some(intend(&mut op, EffectKind::Reattach, word, &mut rows))

@@ -92,7 +92,9 @@ pub(super) fn next(
         Action::Observe { after, look } => {
             let observed = seen(event);
             match after {
-                Some(EffectKind::Reattach) => settle_reattach(depth, &look, observed, deadline),
+                Some(EffectKind::Reattach) => {
+                    settle_reattach(sandbox, depth, &look, observed, deadline)
+                }
                 Some(
                     EffectKind::Suspend(_)
                     | EffectKind::Create
@@ -109,7 +111,7 @@ pub(super) fn next(
                     .clone()
                     .unwrap_or_else(|| Fault::new(Reason::SuspendAborted, "undone")),
             ))),
-            Awaited::ComputeGone => asleep_on_storage(depth),
+            Awaited::ComputeGone => asleep_on_storage(sandbox, depth),
             Awaited::Late => observe(EffectKind::Reattach, Look::Spent),
         },
         // None of these belongs to a suspend.
@@ -175,16 +177,23 @@ fn after_call(sandbox: &Sandbox, depth: Depth, called: Called) -> Action {
         Called::Effected(effected) => match (depth, effected.compute) {
             (Depth::Freeze, Compute::Frozen { .. })
             | (Depth::Checkpoint | Depth::Stop, Compute::Absent) => asleep(depth, effected),
-            (Depth::Freeze, Compute::Absent) => asleep_on_storage(depth),
+            (Depth::Freeze, Compute::Absent) => asleep_on_storage(sandbox, depth),
             (Depth::Freeze, Compute::Live { .. } | Compute::Unknown)
             | (
                 Depth::Checkpoint | Depth::Stop,
                 Compute::Live { .. } | Compute::Frozen { .. } | Compute::Unknown,
             ) => observe(effect, Look::Called(None)),
         },
-        // Surely no effect. What was promised before is still so.
-        Called::Refused(fault) if is_deepening(sandbox) => end(Ending::Aborted(fault)),
-        Called::Refused(fault) if depth.keeps_memory() => reattach(fault),
+        // It is gone, and its memory was not written.
+        Called::Refused(fault)
+            if depth == Depth::Checkpoint && fault.reason == Reason::RetainedLost =>
+        {
+            asleep_on_storage(sandbox, depth)
+        }
+        // No effect of this call; of one before it, perhaps.
+        Called::Refused(fault) if depth.keeps_memory() || is_deepening(sandbox) => {
+            observe(effect, Look::Refused(fault))
+        }
         Called::Refused(fault) => observe(effect, Look::Called(Some(fault))),
         Called::Unknown(fault) => observe(effect, Look::Called(fault)),
     }
@@ -219,13 +228,24 @@ fn settle(
         // again under the same key, it answers with what it did.
         (Depth::Freeze, Observed::Frozen { .. }) if may_call => again,
         (Depth::Freeze, Observed::Frozen { held }) => frozen(held),
-        (Depth::Freeze, Observed::Live { .. }) => reattach(Fault::new(
-            Reason::SuspendAborted,
-            "the freeze did not happen; it is running on",
-        )),
-        (Depth::Freeze | Depth::Checkpoint, Observed::Absent | Observed::Stopped) => {
-            asleep_on_storage(depth)
+        (Depth::Freeze, Observed::Live { .. }) => {
+            did_not_happen(look, "the freeze did not happen; it is running on")
         }
+        (Depth::Freeze, Observed::Absent | Observed::Stopped) => asleep_on_storage(sandbox, depth),
+        // Only the driver can tell whether its memory was written. That is a question, of compute
+        // that is gone: it is asked until there is an answer, deadline or not, so that no artifact
+        // is given up which is whole. A driver that refuses to answer has the operation's time.
+        #[cfg(feature = "mutants")]
+        (Depth::Checkpoint, Observed::Absent | Observed::Stopped)
+            if crate::mutant!(UnaskedIsUnwritten) =>
+        {
+            asleep_on_storage(sandbox, depth)
+        }
+        (Depth::Checkpoint, Observed::Absent | Observed::Stopped) => match (look, deadline) {
+            (Look::Refused(_), Deadline::Up) => asleep_on_storage(sandbox, depth),
+            (Look::First | Look::Called(_) | Look::Spent, _)
+            | (Look::Refused(_), Deadline::Ahead) => again,
+        },
         // Called also where nothing is there: the driver syncs the storage, and only its answer
         // tells what is left to be removed.
         (Depth::Stop, Observed::Absent | Observed::Stopped) if may_call => again,
@@ -248,47 +268,85 @@ fn settle(
         {
             Action::Terminate
         }
+        // Recovered, and nobody knows whether its supervisor had let go. With its connection open
+        // its memory cannot be written.
+        (Depth::Checkpoint, Observed::Live { .. })
+            if *look == Look::First
+                && !is_deepening(sandbox)
+                && !crate::mutant!(WritesTheConnected) =>
+        {
+            did_not_happen(look, NOT_WRITTEN)
+        }
         (Depth::Stop | Depth::Checkpoint, Observed::Live { .. } | Observed::Frozen { .. })
             if may_call =>
         {
             again
         }
-        (Depth::Stop | Depth::Checkpoint, Observed::Frozen { .. }) if is_deepening(sandbox) => {
-            end(Ending::Aborted(Fault::new(
-                Reason::StopFailed,
-                "its frozen compute could not be ended",
-            )))
+        (Depth::Stop, Observed::Frozen { .. }) if is_deepening(sandbox) => {
+            let late = || Fault::new(Reason::StopFailed, "its frozen compute could not be ended");
+            end(Ending::Aborted(refusal(look).unwrap_or_else(late)))
         }
-        (Depth::Checkpoint, Observed::Live { .. }) => reattach(Fault::new(
-            Reason::SuspendAborted,
-            "the checkpoint did not happen; it is running on",
-        )),
-        (Depth::Stop, Observed::Live { .. })
-        | (Depth::Stop | Depth::Checkpoint, Observed::Frozen { .. })
-        | (
-            Depth::Freeze | Depth::Checkpoint | Depth::Stop,
-            Observed::InTransition | Observed::Unknown,
-        ) => end(Ending::Failed {
-            fault: Fault::new(
-                match depth {
-                    Depth::Stop => Reason::StopFailed,
-                    // Its processes are what they were, wherever they are.
-                    Depth::Freeze | Depth::Checkpoint => Reason::DriverTimeout,
-                },
-                "its compute could not be settled",
-            ),
-            compute: observed.compute(),
-        }),
+        (Depth::Checkpoint, Observed::Frozen { .. }) if is_deepening(sandbox) => {
+            let late = || {
+                Fault::new(
+                    Reason::DriverTimeout,
+                    "its memory could not be written in time; it sleeps on at freeze",
+                )
+            };
+            end(Ending::Aborted(refusal(look).unwrap_or_else(late)))
+        }
+        (Depth::Checkpoint, Observed::Live { .. }) if !is_deepening(sandbox) => {
+            did_not_happen(look, NOT_WRITTEN)
+        }
+        // Its memory may be on disk or resident. As long as nobody can tell, nothing is given up.
+        (Depth::Checkpoint, Observed::InTransition | Observed::Unknown) => {
+            observe(EffectKind::Suspend(depth), look.clone())
+        }
+        (Depth::Stop | Depth::Checkpoint, Observed::Live { .. } | Observed::Frozen { .. })
+        | (Depth::Freeze | Depth::Stop, Observed::InTransition | Observed::Unknown) => {
+            end(Ending::Failed {
+                fault: Fault::new(
+                    match depth {
+                        Depth::Stop => Reason::StopFailed,
+                        // Its processes are what they were, wherever they are.
+                        Depth::Freeze | Depth::Checkpoint => Reason::DriverTimeout,
+                    },
+                    "its compute could not be settled",
+                ),
+                compute: observed.compute(),
+            })
+        }
+    }
+}
+
+const NOT_WRITTEN: &str = "the checkpoint did not happen; it is running on";
+
+/// Surely not: its compute is intact.
+fn did_not_happen(look: &Look, message: &str) -> Action {
+    let aborted = || Fault::new(Reason::SuspendAborted, message);
+    reattach(refusal(look).unwrap_or_else(aborted))
+}
+
+fn refusal(look: &Look) -> Option<Fault> {
+    match look {
+        Look::Refused(fault) => Some(fault.clone()),
+        Look::First | Look::Called(_) | Look::Spent => None,
     }
 }
 
 /// A suspend that did not happen has given its compute new credentials, or tried to.
-fn settle_reattach(depth: Depth, look: &Look, observed: Observed, deadline: Deadline) -> Action {
+fn settle_reattach(
+    sandbox: &Sandbox,
+    depth: Depth,
+    look: &Look,
+    observed: Observed,
+    deadline: Deadline,
+) -> Action {
     match observed {
         Observed::Live { .. } if look.may_call(deadline) => call_after(EffectKind::Reattach, look),
         // The freeze came late, and is confirmed now: it sleeps as it was asked to.
         Observed::Frozen { held } if depth == Depth::Freeze => frozen(held),
-        Observed::Absent | Observed::Stopped => asleep_on_storage(depth),
+        Observed::Absent | Observed::Stopped => asleep_on_storage(sandbox, depth),
         Observed::Live { .. }
         | Observed::Frozen { .. }
         | Observed::InTransition
@@ -332,7 +390,9 @@ fn asleep(depth: Depth, effected: Effected) -> Action {
 }
 
 /// The compute ended on its way to sleep: its memory was promised and is gone.
-fn asleep_on_storage(promised: Depth) -> Action {
+fn asleep_on_storage(sandbox: &Sandbox, depth: Depth) -> Action {
+    let slept_at = (sandbox.retained.as_ref()).map(|retained| retained.depth);
+    let promised = slept_at.unwrap_or(depth);
     end(Ending::Suspended(Asleep {
         depth: Depth::Stop,
         compute: Compute::Absent,

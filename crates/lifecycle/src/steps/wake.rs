@@ -166,9 +166,20 @@ fn not_restored(op: &Operation, fault: Fault) -> Action {
     if falls_back(op) {
         return Action::Record(Recording::FallBack);
     }
+    let condemned = fault.reason.condemns_memory();
+    let told = condemned || fault.reason == Reason::RuntimeChanged;
+    let reason = if told {
+        fault.reason
+    } else {
+        Reason::RestoreFailed
+    };
     end(Ending::StillSuspended {
-        fault: Fault::new(Reason::RestoreFailed, fault.message),
-        memory: Memory::NothingRan,
+        fault: Fault::new(reason, fault.message),
+        memory: if condemned && !crate::mutant!(DamagedStays) {
+            Memory::Lost
+        } else {
+            Memory::NothingRan
+        },
         compute: Compute::Absent,
         debts: Vec::new(),
     })
@@ -236,10 +247,15 @@ fn settle(
                 compute: Compute::Unknown,
             })
         }
+        // Its memory may still be on disk alone. As long as nobody can tell, it is not given up.
+        (
+            Some(effect @ EffectKind::Resume(Depth::Checkpoint)),
+            Observed::Unknown | Observed::InTransition,
+        ) => observe(effect, look),
         (
             Some(
                 EffectKind::Start
-                | EffectKind::Resume(_)
+                | EffectKind::Resume(Depth::Freeze | Depth::Stop)
                 | EffectKind::Reattach
                 | EffectKind::Delete,
             )
@@ -335,6 +351,12 @@ fn settle(
             compute: observed.compute(),
         }),
 
+        // It may not have been restored yet. Asked again under the same key, the driver does not do
+        // so twice: what has run and is gone, it says is gone.
+        (
+            Some(effect @ EffectKind::Resume(Depth::Checkpoint)),
+            Observed::Absent | Observed::Stopped,
+        ) if may_call => call_after(effect, &look),
         // Memory was promised, and what held it is gone.
         (
             Some(EffectKind::Resume(_) | EffectKind::Reattach),

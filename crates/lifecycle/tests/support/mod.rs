@@ -5,7 +5,9 @@
 use overwinter_lifecycle::begin::{Begun, begin};
 use overwinter_lifecycle::capacity::{Limits, Usage};
 use overwinter_lifecycle::config::{Config, Spec};
-use overwinter_lifecycle::ids::{Fence, Incarnation, Millis, OperationId, SandboxId};
+use overwinter_lifecycle::ids::{
+    EffectKey, Fence, Incarnation, Millis, OperationId, SandboxId, Serial,
+};
 use overwinter_lifecycle::operation::{Operation, Outcome, Stopping, Verb};
 use overwinter_lifecycle::record::{
     Compute, Debt, Desired, DriverReference, Failure, Retained, RetainedStatus, Sandbox,
@@ -27,6 +29,14 @@ pub(crate) const SEEN_FROZEN: Event = Event::Observed(Observed::Frozen { held: H
 pub(crate) const SEEN_ABSENT: Event = Event::Observed(Observed::Absent);
 pub(crate) const UNSEEN: Event = Event::Observed(Observed::Unknown);
 
+/// What a sleeper at `checkpoint` has on disk.
+pub(crate) const ARTIFACT: EffectKey = EffectKey {
+    sandbox: ID,
+    fence: Fence(1),
+    serial: Serial(1),
+};
+const ID: SandboxId = SandboxId(Uuid::from_u128(7));
+
 pub(crate) const FREEZE: Verb = suspend(Depth::Freeze);
 pub(crate) const STOP: Verb = suspend(Depth::Stop);
 pub(crate) const RESUME: Verb = Verb::Resume { fallback: false };
@@ -40,13 +50,12 @@ pub(crate) const fn suspend(depth: Depth) -> Verb {
 
 /// Of a create that has not begun, with a main process.
 pub(crate) fn blank() -> Sandbox {
-    let id = SandboxId(Uuid::from_u128(7));
     let spec = Spec {
         main: vec!["main".to_owned()],
         ..Spec::default()
     };
     let name = Name::parse("a").unwrap();
-    Sandbox::new(id, "default", name, spec, Config::default(), Millis(0))
+    Sandbox::new(ID, "default", name, spec, Config::default(), Millis(0))
 }
 
 pub(crate) fn ready() -> Sandbox {
@@ -74,6 +83,7 @@ pub(crate) fn asleep(depth: Depth) -> Sandbox {
         expires_at: None,
         lost: None,
         quiesced: true,
+        artifact: (depth == Depth::Checkpoint).then_some(ARTIFACT),
     };
     Sandbox {
         desired: Desired::Suspended(depth),

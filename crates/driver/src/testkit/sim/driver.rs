@@ -205,10 +205,15 @@ impl Driver for SimDriver {
     async fn prepare(&self, sandbox: SandboxId, depth: Depth) -> Result<(), DriverError> {
         Effect::Suspend(depth).check(&self.world)?;
         self.question(CallKind::Prepare, Some(sandbox)).await?;
-        let there = self
-            .world
-            .known(sandbox)
-            .is_some_and(|cell| cell.state().compute.is_some());
+        let cell = self.world.known(sandbox);
+        // What is on its way could still arrive when the agent has let go.
+        if cell
+            .as_ref()
+            .is_some_and(|cell| cell.lock.try_lock().is_err())
+        {
+            return Err(DriverError::Rejected("its lock is held".to_owned()));
+        }
+        let there = cell.is_some_and(|cell| cell.state().compute.is_some());
         if depth.keeps_memory() && !there {
             return Err(DriverError::Rejected(
                 "there is no compute whose memory could be kept".to_owned(),

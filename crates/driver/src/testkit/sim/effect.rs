@@ -10,7 +10,7 @@ use super::seen::{Landing, Looked, Violation};
 use super::storage::Storage;
 use super::world::{Artifact, Executed, Native, SimWorld, State};
 use crate::attach::Credentials;
-use crate::error::DriverError;
+use crate::error::{DriverError, Unusable};
 use crate::testkit::fault::{CallKind, Late};
 use crate::types::{
     Changed, ComputeSpec, Debt, DebtKind, Depth, DriverReference, EffectContext, Effected,
@@ -161,19 +161,19 @@ impl Hand<'_> {
     }
 
     /// What is so now.
-    fn now(&self, leftovers: Vec<Debt>) -> Effected {
+    fn now(&self) -> Effected {
         Effected {
             compute: self.state.observed().compute(),
             reference: DriverReference::default(),
             size_bytes: 0,
-            leftovers,
+            leftovers: Vec::new(),
             remarks: Vec::new(),
         }
     }
 
-    fn done(&self, leftovers: Vec<Debt>) -> Applied {
+    fn done(&self) -> Applied {
         Applied {
-            effected: self.now(leftovers),
+            effected: self.now(),
             present: None,
         }
     }
@@ -210,10 +210,8 @@ impl Hand<'_> {
         }
         self.check_image(spec)?;
         let storage = self.storage()?;
-        let leftovers = self.leave_artifact();
-        let mut applied = self.new_compute(storage, credentials)?;
-        applied.effected.leftovers = leftovers;
-        Ok(applied)
+        self.leave_artifact();
+        self.new_compute(storage, credentials)
     }
 
     /// This key's compute, started before. It is not started twice: what has ended since is gone.
@@ -254,7 +252,7 @@ impl Hand<'_> {
         let guest = Guest::new(self.world, self.key.sandbox, storage, credentials);
         self.install(guest.clone());
         Ok(Applied {
-            effected: self.now(Vec::new()),
+            effected: self.now(),
             present: Some(guest),
         })
     }
@@ -300,7 +298,7 @@ impl Hand<'_> {
         tree.generation = credentials.incarnation;
         drop(tree);
         Applied {
-            effected: self.now(Vec::new()),
+            effected: self.now(),
             present: presents.then(|| guest.clone()),
         }
     }
@@ -312,7 +310,7 @@ impl Hand<'_> {
         {
             native.guest.freeze();
         }
-        self.done(Vec::new())
+        self.done()
     }
 
     fn thaw(&self, credentials: &Credentials) -> Result<Applied, DriverError> {
@@ -325,7 +323,7 @@ impl Hand<'_> {
         // The credentials are in place before anything runs.
         let mut applied = self.with_credentials(guest, credentials);
         guest.thaw(credentials.incarnation);
-        applied.effected = self.now(Vec::new());
+        applied.effected = self.now();
         Ok(applied)
     }
 
@@ -347,27 +345,29 @@ impl Hand<'_> {
                 generation: native.guest.generation(),
                 guest: native.guest.clone(),
                 consumed: false,
+                damaged: false,
             };
             if native.guest.is_running() {
                 native.guest.freeze();
             }
-            // The new artifact is there before the older one is owed.
-            let leftovers = self.leave_artifact();
-            self.state.artifact = Some(artifact);
+            self.leave_artifact();
+            self.state.artifacts.push(artifact);
             self.ended(&native);
-            let mut applied = self.done(leftovers);
+            let mut applied = self.done();
             applied.effected.reference = self.reference();
             applied.effected.size_bytes = native.guest.storage.bytes().max(4096);
             return Ok(applied);
         }
-        match &self.state.artifact {
-            Some(artifact) if artifact.name == self.key.native_name() => {
-                let mut applied = self.done(Vec::new());
-                applied.effected.reference = self.reference();
-                Ok(applied)
-            }
-            Some(_) | None => Err(DriverError::Missing("no compute is there".to_owned())),
-        }
+        let name = self.key.native_name();
+        let written = self.state.artifacts.iter().find(|it| it.name == name);
+        let Some(artifact) = written else {
+            return Err(DriverError::Missing("no compute is there".to_owned()));
+        };
+        let size_bytes = artifact.guest.storage.bytes().max(4096);
+        let mut applied = self.done();
+        applied.effected.reference = self.reference();
+        applied.effected.size_bytes = size_bytes;
+        Ok(applied)
     }
 
     fn reference(&self) -> DriverReference {
@@ -388,22 +388,34 @@ impl Hand<'_> {
             return self.still_there(credentials);
         }
         let missing = || DriverError::Missing("the artifact is gone".to_owned());
-        let artifact = self.state.artifact.clone().ok_or_else(missing)?;
-        if artifact.name.as_bytes() != reference.data || reference.format != FORMAT {
-            return Err(missing());
+        if reference.format != FORMAT || reference.driver != self.world.config.name {
+            return Err(DriverError::Unusable {
+                why: Unusable::Foreign,
+                message: "another driver wrote the artifact".to_owned(),
+            });
+        }
+        let mut artifacts = self.state.artifacts.iter();
+        let artifact = artifacts.find(|it| it.name.as_bytes() == reference.data);
+        let artifact = artifact.cloned().ok_or_else(missing)?;
+        if artifact.damaged {
+            return Err(DriverError::Unusable {
+                why: Unusable::Damaged,
+                message: "the artifact is damaged".to_owned(),
+            });
         }
         let storage = self.storage()?;
         if artifact.consumed || storage.tree().generation != artifact.generation {
-            return Err(DriverError::Rejected(
-                "the artifact is of another state of the disk".to_owned(),
-            ));
+            return Err(DriverError::Unusable {
+                why: Unusable::Stale,
+                message: "the artifact is of another state of the disk".to_owned(),
+            });
         }
         self.make_room()?;
         self.install(artifact.guest.clone());
         let mut applied = self.with_credentials(&artifact.guest, credentials);
         artifact.guest.thaw(credentials.incarnation);
-        let leftovers = self.leave_artifact();
-        applied.effected = self.now(leftovers);
+        self.leave_artifact();
+        applied.effected = self.now();
         Ok(applied)
     }
 
@@ -419,8 +431,8 @@ impl Hand<'_> {
         ) {
             storage.lose_root();
         }
-        let leftovers = self.leave_artifact();
-        self.done(leftovers)
+        self.leave_artifact();
+        self.done()
     }
 
     fn delete(&mut self) -> Applied {
@@ -428,11 +440,11 @@ impl Hand<'_> {
             native.guest.end();
             self.ended(&native);
         }
-        if let Some(artifact) = self.state.artifact.take() {
+        for artifact in self.state.artifacts.drain(..) {
             artifact.guest.end();
         }
         self.drop_storage();
-        self.done(Vec::new())
+        self.done()
     }
 
     fn ended(&self, native: &Native) {
@@ -448,17 +460,11 @@ impl Hand<'_> {
         }
     }
 
-    /// The artifact is of no more use: its bytes are owed.
-    fn leave_artifact(&mut self) -> Vec<Debt> {
-        let Some(artifact) = &mut self.state.artifact else {
-            return Vec::new();
-        };
-        artifact.consumed = true;
-        vec![Debt {
-            key: self.key,
-            kind: DebtKind::Artifact,
-            reference: artifact.name.clone(),
-        }]
+    /// What was written of its memory is of no more use. Its bytes stay until they are discarded.
+    fn leave_artifact(&mut self) {
+        for artifact in &mut self.state.artifacts {
+            artifact.consumed = true;
+        }
     }
 }
 
@@ -466,7 +472,7 @@ impl Hand<'_> {
 pub(super) fn discard(world: &SimWorld, state: &mut State, debt: &Debt) {
     match debt.kind {
         DebtKind::Artifact => {
-            state.artifact.take_if(|it| it.name == debt.reference);
+            state.artifacts.retain(|it| it.name != debt.reference);
         }
         DebtKind::Compute => {
             if let Some(native) = state.compute.take_if(|it| it.name == debt.reference) {

@@ -32,4 +32,5 @@ pub use agent::SimAgent;
 pub use config::{CrashHook, SimConfig, checkpoint_mode, freeze_mode, stop_mode};
 pub use driver::SimDriver;
 pub use seen::{Landing, Looked, Violation};
+pub use truth::ArtifactTruth;
 pub use world::SimWorld;

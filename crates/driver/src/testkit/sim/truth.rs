@@ -3,8 +3,18 @@
 use overwinter_api::supervisor as wire;
 use overwinter_lifecycle::ids::{EffectKey, Incarnation, SandboxId};
 
-use super::world::SimWorld;
+use super::world::{Artifact, SimWorld};
 use crate::types::Observed;
+
+/// One artifact, as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArtifactTruth {
+    pub name: String,
+    /// As [`SimWorld::memory_of`] numbers it.
+    pub memory: u64,
+    /// Neither restored since nor damaged.
+    pub usable: bool,
+}
 
 impl SimWorld {
     /// The number of the memory that is live or frozen now: the same for as long as its processes
@@ -12,6 +22,20 @@ impl SimWorld {
     #[must_use]
     pub fn memory_of(&self, sandbox: SandboxId) -> Option<u64> {
         self.guest(sandbox).map(|guest| guest.number)
+    }
+
+    /// What is on disk of its memory.
+    #[must_use]
+    pub fn artifacts(&self, sandbox: SandboxId) -> Vec<ArtifactTruth> {
+        let Some(cell) = self.known(sandbox) else {
+            return Vec::new();
+        };
+        let of = |artifact: &Artifact| ArtifactTruth {
+            name: artifact.name.clone(),
+            memory: artifact.guest.number,
+            usable: !artifact.consumed && !artifact.damaged,
+        };
+        cell.state().artifacts.iter().map(of).collect()
     }
 
     /// What is so, whoever asks.

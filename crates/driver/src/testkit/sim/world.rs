@@ -31,7 +31,8 @@ pub(super) struct State {
     pub(super) newest: Option<Executed>,
     pub(super) storage: Option<Arc<Storage>>,
     pub(super) compute: Option<Native>,
-    pub(super) artifact: Option<Artifact>,
+    /// One that is in use, at most, and those that still have to be removed.
+    pub(super) artifacts: Vec<Artifact>,
     /// Of before the last effect.
     pub(super) before: Option<Observation>,
     /// Who holds the lock besides a call of the driver's.
@@ -61,6 +62,7 @@ pub(super) struct Artifact {
     pub(super) guest: Arc<Guest>,
     pub(super) generation: Incarnation,
     pub(super) consumed: bool,
+    pub(super) damaged: bool,
 }
 
 impl Cell {
@@ -294,7 +296,10 @@ impl SimWorld {
                 let (world, guest) = (self.clone(), guest.clone());
                 let late = async move {
                     world.config.clock.sleep(time).await;
-                    world.attach(&guest);
+                    // One that new credentials have brought in meanwhile dials no more.
+                    if guest.connection().is_none_or(|it| it.is_closed()) {
+                        world.attach(&guest);
+                    }
                 };
                 self.config.spawn.spawn(Box::pin(late));
             }
@@ -388,10 +393,23 @@ impl SimWorld {
         lock(&self.removed_images).insert(image.to_owned());
     }
 
-    /// The artifact of a checkpoint is damaged. False: there was none.
-    pub fn lose_artifact(&self, sandbox: SandboxId) -> bool {
-        self.known(sandbox)
-            .is_some_and(|cell| cell.state().artifact.take().is_some())
+    /// The artifact that could be restored is damaged. Its name; none where there was none.
+    pub fn damage_artifact(&self, sandbox: SandboxId) -> Option<String> {
+        let cell = self.known(sandbox)?;
+        let mut state = cell.state();
+        let mut artifacts = state.artifacts.iter_mut();
+        let usable = artifacts.find(|it| !it.consumed && !it.damaged)?;
+        usable.damaged = true;
+        Some(usable.name.clone())
+    }
+
+    /// The artifact that could be restored is removed behind everybody's back. Its name; none where
+    /// there was none.
+    pub fn lose_artifact(&self, sandbox: SandboxId) -> Option<String> {
+        let cell = self.known(sandbox)?;
+        let mut state = cell.state();
+        let at = state.artifacts.iter().position(|it| !it.consumed)?;
+        Some(state.artifacts.remove(at).name)
     }
 
     /// Compute that is not this gateway's.
@@ -435,9 +453,8 @@ impl SimWorld {
             if let Some(native) = &state.compute {
                 left.push(format!("compute {}", native.name));
             }
-            if let Some(artifact) = &state.artifact {
-                left.push(format!("artifact {}", artifact.name));
-            }
+            let names = state.artifacts.iter().map(|it| &it.name);
+            left.extend(names.map(|name| format!("artifact {name}")));
             if state.storage.is_some() {
                 left.push(format!("storage {sandbox}"));
             }
