@@ -12,6 +12,7 @@
 //! | [`keys`] | at most once, fenced, in parallel |
 //! | [`recovery`] | killed from outside, restarted, new credentials |
 
+pub mod disk;
 pub mod keys;
 mod ledger;
 pub mod life;
@@ -127,6 +128,11 @@ macro_rules! __conformance_cases {
             sleep::absent_compute_is_stopped_again,
             sleep::twenty_stops_keep_every_byte,
             sleep::twenty_freezes_keep_every_byte,
+            disk::frozen_compute_is_written_to_disk_without_waking,
+            disk::memory_on_disk_is_given_up_for_a_stop,
+            disk::a_checkpoint_that_is_asked_for_again_answers_with_what_it_did,
+            disk::memory_on_disk_is_used_once,
+            disk::a_reference_of_another_driver_is_foreign,
             keys::the_same_key_twice_is_one_effect,
             keys::a_smaller_key_is_fenced,
             keys::effects_on_different_sandboxes_run_in_parallel,
