@@ -54,6 +54,8 @@ mutants! {
     LossUnseen,
     /// Memory on disk that nothing needs any more is not owed.
     ArtifactForgotten,
+    /// A resume starts compute beside what it has seen to be there.
+    StartsBesideIt,
     /// An artifact that was refused as damaged is offered again.
     DamagedStays,
     /// Taken up after a crash, memory is written of what has not let go.

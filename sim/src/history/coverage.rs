@@ -53,6 +53,13 @@ const OF_CALLS: &[&str] = &["ready", "suspending", "resuming"];
 /// Quiesce, detach and terminate are a suspend's.
 const OF_SUSPENDS: &[&str] = &["suspending"];
 
+/// Where compute is there for longer than a moment.
+const OF_COMPUTE: &[&str] = &["ready", "suspending", "suspended", "resuming", "failed"];
+const OF_CONNECTIONS: &[&str] = &["ready"];
+const OF_ARTIFACTS: &[&str] = &["suspended"];
+/// What lasts for some time meets whatever there is.
+const OF_LIFE: &[&str] = &["ready", "suspended", "failed"];
+
 /// The phases in which a fault has to be met. A kind that is not named here has to be met at all: when
 /// a late effect arrives, the sandbox may be in any phase.
 fn expected(fault: &str) -> &'static [&'static str] {
@@ -64,6 +71,10 @@ fn expected(fault: &str) -> &'static [&'static str] {
         "NeverAttach" | "AttachLate" | "OldCredentials" | "AgentDies" => OF_ATTACHES,
         "AgentHangs" => OF_CALLS,
         "AgentLies" => OF_SUSPENDS,
+        "Mishap kill" => OF_COMPUTE,
+        "Mishap reconnect" => OF_CONNECTIONS,
+        "Mishap rot" => OF_ARTIFACTS,
+        "Mishap full" | "Mishap slow" => OF_LIFE,
         _ => &[],
     }
 }

@@ -14,6 +14,7 @@ use overwinter_store::Store;
 
 use super::coverage::Coverage;
 use super::crashes::Crashes;
+use super::mishaps;
 use super::profile::Profile;
 use super::trace::Trace;
 
@@ -264,7 +265,11 @@ pub(crate) fn dialled(profile: &Profile) -> Vec<String> {
         (dials.act_late_fenced, "Late AfterRetry"),
     ];
     let on = all.into_iter().filter(|(dial, _)| *dial > 0);
-    on.map(|(_, name)| name.to_owned()).collect()
+    let mishaps = mishaps::dialled(profile.mishaps);
+    on.map(|(_, name)| name)
+        .chain(mishaps)
+        .map(str::to_owned)
+        .collect()
 }
 
 impl FaultPlan for Plan {

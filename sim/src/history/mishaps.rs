@@ -6,12 +6,39 @@ use std::time::Duration;
 
 use overwinter_lifecycle::ids::SandboxId;
 
+use super::profile::Mishaps;
 use super::stage::Stage;
 
 const BETWEEN: Duration = Duration::from_secs(2);
 const TROUBLE: Duration = Duration::from_secs(20);
 /// Longer than any owner may go on.
 const OUTAGE: Duration = Duration::from_secs(200);
+
+const KILL: &str = "Mishap kill";
+const RECONNECT: &str = "Mishap reconnect";
+const ROT: &str = "Mishap rot";
+const REBOOT: &str = "Mishap reboot";
+const JUMP: &str = "Mishap jump";
+const FULL: &str = "Mishap full";
+const SLOW: &str = "Mishap slow";
+const OUTAGE_BEGINS: &str = "Mishap outage";
+
+/// Those that these dials lead to.
+pub(crate) fn dialled(mishaps: Mishaps) -> impl Iterator<Item = &'static str> {
+    let all = [
+        (mishaps.kill, KILL),
+        (mishaps.reconnect, RECONNECT),
+        (mishaps.rot, ROT),
+        (mishaps.reboot, REBOOT),
+        (mishaps.jump, JUMP),
+        (mishaps.full, FULL),
+        (mishaps.slow, SLOW),
+        (mishaps.outage, OUTAGE_BEGINS),
+    ];
+    all.into_iter()
+        .filter(|(dial, _)| *dial > 0)
+        .map(|(_, name)| name)
+}
 
 /// One after the other, for as long as the gateway lives.
 pub(crate) async fn run(stage: Rc<Stage>) {
@@ -23,6 +50,7 @@ pub(crate) async fn run(stage: Rc<Stage>) {
         {
             let killed = stage.world.kill(id);
             stage.trace.note(format_args!("mishap kill {id}: {killed}"));
+            met(&stage, KILL, killed.then_some(id));
         }
         if stage.chance(mishaps.reconnect.into())
             && let Some(id) = any(&stage)
@@ -32,6 +60,7 @@ pub(crate) async fn run(stage: Rc<Stage>) {
             stage
                 .trace
                 .note(format_args!("mishap reconnect {id}: {dials}"));
+            met(&stage, RECONNECT, dials.then_some(id));
         }
         if stage.chance(mishaps.rot.into())
             && let Some(id) = any(&stage)
@@ -44,16 +73,19 @@ pub(crate) async fn run(stage: Rc<Stage>) {
             stage
                 .trace
                 .note(format_args!("mishap rot {id}: {rotten:?}"));
+            met(&stage, ROT, rotten.is_some().then_some(id));
             stage.model.borrow_mut().rotten.extend(rotten);
         }
         if stage.chance(mishaps.reboot.into()) {
             stage.trace.note(format_args!("mishap reboot"));
             stage.world.reboot();
+            everywhere(&stage, REBOOT);
         }
         if stage.chance(mishaps.jump.into()) {
             let hours = i64::try_from(stage.roll(49)).unwrap_or(0) - 24;
             stage.trace.note(format_args!("mishap jump {hours} h"));
             stage.time.jump(hours * 3_600_000);
+            everywhere(&stage, JUMP);
             let by = Duration::from_secs(hours.unsigned_abs() * 3_600);
             let mut model = stage.model.borrow_mut();
             model.jumped += by;
@@ -62,13 +94,16 @@ pub(crate) async fn run(stage: Rc<Stage>) {
             }
         }
         if stage.chance(mishaps.full.into()) {
+            everywhere(&stage, FULL);
             trouble(&stage, &stage.full, "full").await;
         }
         if stage.chance(mishaps.slow.into()) {
+            everywhere(&stage, SLOW);
             trouble(&stage, &stage.slow, "slow").await;
         }
         if stage.chance(mishaps.outage.into()) {
             stage.trace.note(format_args!("mishap outage"));
+            everywhere(&stage, OUTAGE_BEGINS);
             stage.plan.outage(true);
             stage.sleep(OUTAGE).await;
             stage.plan.outage(false);
@@ -85,6 +120,21 @@ async fn trouble(stage: &Stage, which: &AtomicBool, what: &str) {
     which.store(true, Ordering::Relaxed);
     stage.a_while(TROUBLE).await;
     which.store(false, Ordering::Relaxed);
+}
+
+/// It has met one; none where nothing was there to be met.
+fn met(stage: &Stage, what: &str, sandbox: Option<SandboxId>) {
+    if let Some(phase) = sandbox.and_then(|id| stage.records.phase(id)) {
+        stage.coverage.fault(what, phase);
+    }
+}
+
+/// It meets them all.
+fn everywhere(stage: &Stage, what: &str) {
+    let all: Vec<SandboxId> = stage.model.borrow().names.values().copied().collect();
+    for id in all {
+        met(stage, what, Some(id));
+    }
 }
 
 fn any(stage: &Stage) -> Option<SandboxId> {

@@ -103,6 +103,7 @@ pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
         M::DesiredStays => &[I::WishIsSo],
         M::FailureStays => &[I::ToldIsSo],
         M::DropDebt | M::DebtRowLost | M::UnpaidIsPaid => &[I::NothingLeft],
+        M::StartsBesideIt => &[I::NeverTwo],
         M::ArtifactForgotten => &[I::NothingLeft],
         M::DamagedStays => &[I::MemoryIsOnDisk],
         M::WritesTheConnected => &[I::DetachedBeforeFrozen],

@@ -270,6 +270,10 @@ fn settle(
         }),
 
         // Out of Failed: nothing was called yet.
+        #[cfg(feature = "mutants")]
+        (None, Observed::Live { .. }) if crate::mutant!(StartsBesideIt) => {
+            intent(EffectKind::Start)
+        }
         (None, Observed::Live { .. }) => intent(EffectKind::Reattach),
         (None, Observed::Frozen { .. }) if !op.cold => intent(EffectKind::Resume(Depth::Freeze)),
         (None, Observed::Frozen { .. }) => intent(EffectKind::Suspend(Depth::Stop)),
