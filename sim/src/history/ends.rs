@@ -23,6 +23,7 @@ pub(crate) fn of(stage: &Stage, before: &Sandbox, seen: &mut Seen, ended: &Opera
     let now = stage.time.now();
     stage.model.borrow_mut().ended.insert(ended.id, now);
     let memory = stage.world.memory_of(id);
+    let was_ready = seen.asleep_with.is_some() && seen.asleep_with == seen.was_ready;
     match (ended.verb, outcome) {
         (Verb::Suspend { depth, .. }, Some(Outcome::Succeeded { .. })) => {
             // The next may have begun in the same commit: this is the only moment to see it.
@@ -77,7 +78,7 @@ pub(crate) fn of(stage: &Stage, before: &Sandbox, seen: &mut Seen, ended: &Opera
         }
         _ => {}
     }
-    strict(stage, before, ended);
+    strict(stage, before, was_ready, ended);
     seen.suspending = None;
 }
 
@@ -215,11 +216,11 @@ fn left_alone(stage: &Stage, seen: &Seen, ended: &Operation) {
     }
 }
 
-fn strict(stage: &Stage, before: &Sandbox, ended: &Operation) {
+fn strict(stage: &Stage, before: &Sandbox, was_ready: bool, ended: &Operation) {
     let slept = before.retained.as_ref();
     // Memory that never was Ready holds nobody's processes.
-    let promised = before.secret.is_some()
-        && slept.is_some_and(|it| it.depth.keeps_memory() && it.lost.is_none());
+    let promised =
+        was_ready && slept.is_some_and(|it| it.depth.keeps_memory() && it.lost.is_none());
     if let (Verb::Resume { fallback: false }, Some(Outcome::Succeeded { achieved, .. }), true) =
         (ended.verb, &ended.outcome, promised)
     {

@@ -25,7 +25,8 @@ pub struct Caught {
 #[must_use]
 pub fn line(budget: u64) -> Vec<(u64, Profile)> {
     let of_seed = |seed| {
-        Profile::all().map(|profile| {
+        let profiles = Profile::all().into_iter().chain([Profile::unfenced()]);
+        profiles.map(move |profile| {
             let steps = profile.steps.min(STEPS);
             (seed, Profile { steps, ..profile })
         })
@@ -70,7 +71,13 @@ pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
         M::SkipDetach => &[I::DetachedBeforeFrozen],
         M::GateStaysOpen => &[I::CallsOnlyWhenReady, I::IdleCutsNothing],
         M::AnyCredentials => &[I::OldCredentialsRefused],
-        M::RecoverNothing | M::OwnerOfClient => &[I::DeadlinesHold, I::EveryOperationEnds],
+        M::RecoverNothing => &[I::DeadlinesHold, I::EveryOperationEnds],
+        // One that is gone in the middle of a suspend leaves the gate as it was.
+        M::OwnerOfClient => &[
+            I::CallsOnlyWhenReady,
+            I::DeadlinesHold,
+            I::EveryOperationEnds,
+        ],
         M::ForgetDeadline => &[I::DeadlinesHold],
         M::ReadWakes => &[I::NothingUnasked],
         M::ForgetKeys | M::KeyBodyIgnored => &[I::OneKeyOneOperation],
@@ -91,7 +98,13 @@ pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
         | M::OperationsForgottenSoon => &[I::NoIntentIsLost],
         // A delete is carried out, and nothing durable says that anybody asked for it.
         M::CommitLate => &[I::IntentFirst, I::NoIntentIsLost, I::RecordsStay],
-        M::CommitUnchecked => &[I::IntentFirst, I::NoIntentIsLost, I::OneKeyOneOperation],
+        // What was not written is believed by whoever goes on from it, or nobody goes on.
+        M::CommitUnchecked => &[
+            I::DeadlinesHold,
+            I::IntentFirst,
+            I::NoIntentIsLost,
+            I::OneKeyOneOperation,
+        ],
         // The owner goes by what was never written, and does not get on.
         M::RolledBackIsKept => &[
             I::DeadlinesHold,
