@@ -100,11 +100,12 @@ pub(crate) struct Door {
 
 impl Door {
     /// Binds aside and renames, so that whoever finds the socket may connect. One of an earlier
-    /// gateway is replaced.
+    /// gateway is replaced. `user`: as whom this host sees PID 1 dial.
     pub(crate) fn open(
         folder: &Path,
         sandbox: SandboxId,
         base: u32,
+        user: u32,
         port: Arc<dyn AttachPort>,
     ) -> Result<Self, LocalError> {
         let folder_fd = open(folder)?;
@@ -122,7 +123,7 @@ impl Door {
             .at("binding the socket in", folder)?;
         Ok(Self {
             folder: folder.to_owned(),
-            accepting: tokio::spawn(accept(listener, sandbox, base + SUPERVISOR_ID, port)),
+            accepting: tokio::spawn(accept(listener, sandbox, user, port)),
         })
     }
 }

@@ -22,7 +22,11 @@ pub(crate) fn describe(host: &Host) -> Description {
     };
     Description {
         name: DRIVER.to_owned(),
-        version: format!("{} ({})", env!("CARGO_PKG_VERSION"), host.runtime.version),
+        version: format!(
+            "{} ({})",
+            env!("CARGO_PKG_VERSION"),
+            host.runtimes.default().version
+        ),
         features: vec![
             format!("cgroup {}", host.cgroups.version()),
             "user namespaces".to_owned(),

@@ -22,6 +22,7 @@ use crate::error::{LocalError, OpenError};
 use crate::host::Host;
 use crate::live::{Live, Watchers};
 use crate::lock::SandboxLock;
+use crate::runtime::Kind;
 use crate::{describe, image, list, recover};
 
 /// Sandboxes on this host.
@@ -55,6 +56,12 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Of what runs, where it was watched from its start.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.as_ref().map(|live| live.runtime)
+    }
+
     pub(crate) fn set_live(&self, live: Option<Live>) {
         *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
     }
@@ -89,6 +96,18 @@ pub(crate) struct Turn {
     pub(crate) lock: Option<SandboxLock>,
     pub(crate) until: Instant,
     _alone: Alone,
+}
+
+impl Turn {
+    /// Not an effect's own: what a recovery has taken.
+    pub(crate) fn to_recover(entry: Arc<Entry>, lock: Option<SandboxLock>, alone: Alone) -> Self {
+        Self {
+            entry,
+            lock,
+            until: Instant::now() + RECOVER_WITHIN,
+            _alone: alone,
+        }
+    }
 }
 
 impl LocalDriver {

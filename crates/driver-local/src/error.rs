@@ -24,7 +24,10 @@ pub enum LocalError {
     },
     #[error("{runtime} failed: {message}")]
     Runtime { runtime: String, message: String },
-    #[error("{runtime} did not end within {} ms and was killed", after.as_millis())]
+    #[error("the runtime `{runtime}` is not here any more; there are {there}")]
+    NoRuntime { runtime: String, there: String },
+    /// Killed by us past the deadline, or by somebody else.
+    #[error("{runtime} was killed after {} ms", after.as_millis())]
     RuntimeHung { runtime: String, after: Duration },
     #[error(
         "no user id range is free: {in_use} sandboxes hold one each; delete some or widen uid_count"
@@ -66,6 +69,7 @@ impl LocalError {
             | Self::Damaged { .. }
             | Self::Runtime { .. }
             | Self::RuntimeHung { .. }
+            | Self::NoRuntime { .. }
             | Self::NoRange { .. }
             | Self::Layers(_)
             | Self::Locked { .. }

@@ -16,6 +16,7 @@
 //!     attach/{attach,gateway.sock}
 //!     bundle/{config.json,runtime.log,console.log}
 //! <mounts>/<native name>/        only while the runtime starts it
+//! <sentries>/<native name>/      what gVisor's runtime keeps of one compute (--root), its socket too
 //! ```
 //!
 //! In memory, because a name made on a disk waits for the file system's journal, and a resume makes
@@ -27,13 +28,20 @@ use std::path::{Path, PathBuf};
 use overwinter_lifecycle::ids::SandboxId;
 use sha2::{Digest, Sha256};
 
+use crate::runtime::Kind;
+
 /// The folders of one driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub(crate) state: PathBuf,
     pub(crate) mounts: PathBuf,
     pub(crate) volatile: PathBuf,
+    pub(crate) sentries: PathBuf,
 }
+
+/// What a compute is called below a runtime's folder of its own: short, because a socket's address
+/// holds 107 bytes.
+pub(crate) const CONTAINER: &str = "c";
 
 impl Layout {
     /// `state` is absolute and exists.
@@ -46,7 +54,9 @@ impl Layout {
             run.join("mnt").join(&hash[..16])
         };
         let volatile = run.join("sandboxes").join(&hash[..16]);
+        let sentries = run.join("runsc").join(&hash[..16]);
         Self {
+            sentries,
             state,
             mounts,
             volatile,
@@ -69,8 +79,21 @@ impl Layout {
         self.state.join("ranges")
     }
 
-    pub(crate) fn runtime_root(&self) -> PathBuf {
+    pub(crate) fn runc_root(&self) -> PathBuf {
         self.state.join("runc")
+    }
+
+    /// `--root` of a runtime. gVisor's has one for each compute, so that what it leaves is known.
+    pub(crate) fn runtime_root(&self, kind: Kind, native: &str) -> PathBuf {
+        match kind {
+            Kind::Runc => self.runc_root(),
+            Kind::Gvisor => self.sentries.join(native),
+        }
+    }
+
+    /// Everything that runtimes keep of one compute.
+    pub(crate) fn runtime_states(&self, native: &str) -> [PathBuf; 2] {
+        [self.runc_root().join(native), self.sentries.join(native)]
     }
 
     pub(crate) fn sandboxes(&self) -> PathBuf {

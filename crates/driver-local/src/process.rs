@@ -62,6 +62,14 @@ pub(crate) fn left(until: Instant) -> Option<Timespec> {
     })
 }
 
+/// A process by its number, where that is one in the control group `group` now.
+pub(crate) fn identify(pid: i32, group: &str) -> Option<Identity> {
+    let start = start_time(pid)?;
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let ours = groups.lines().any(|line| line.ends_with(group));
+    ours.then_some(Identity { pid, start })
+}
+
 /// Field 22 of /proc/PID/stat. The name, field 2, may hold anything, also parentheses.
 fn start_time(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -5,11 +5,13 @@
 mod common;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use common::{Bed, Outcome, Sweep, busybox_image, cannot_run, host_leftovers, supervisor};
+use common::{
+    Bed, Outcome, Sweep, busybox_image, cannot_run, host_leftovers, runsc, sentries, supervisor,
+};
 use overwinter_driver::attach::{AttachProof, AttachRefused, Io};
 use overwinter_driver::testkit::conformance::{self, Backend, TestLedger, TestPort};
 use overwinter_driver::{Agent, AttachPort, Driver, Peer, PinnedImage};
@@ -53,8 +55,11 @@ struct Host {
 }
 
 impl Host {
-    fn new(supervisor: PathBuf) -> Result<Self, Box<dyn std::error::Error>> {
+    fn new(runtime: &Path, supervisor: PathBuf) -> Result<Self, Box<dyn std::error::Error>> {
         let (folder, mut config) = Bed::place()?;
+        config.runtime = runtime.to_owned();
+        // What is offered is what this one can do.
+        config.also = Vec::new();
         config.supervisor = supervisor;
         let wires = Arc::new(Wires {
             port: TestPort::new(),
@@ -110,6 +115,16 @@ impl Backend for Host {
 
     async fn kill(&self, sandbox: SandboxId) {
         let of_it = sandbox.0.simple().to_string();
+        let sentries = fs::read_dir(sentries(&self.config)).into_iter().flatten();
+        for entry in sentries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&of_it) {
+                let state = fs::read(entry.path().join("c_sandbox:c.state")).unwrap();
+                let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+                let pid = i32::try_from(state["sandbox"]["pid"].as_i64().unwrap()).unwrap();
+                // SAFETY: a signal to the process that the test has started.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+            }
+        }
         for entry in fs::read_dir(self.config.state_dir.join("runc"))
             .unwrap()
             .flatten()
@@ -145,7 +160,21 @@ async fn the_local_driver_conforms() -> Outcome {
     let (None, Some(binary)) = (cannot_run(), supervisor()) else {
         return Ok(());
     };
-    let report = conformance::run(|| async { Host::new(binary.clone()).unwrap() }).await;
-    assert!(report.failed.is_empty(), "{report}");
+    conforms(Path::new("runc"), &binary).await;
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_conforms_with_gvisor() -> Outcome {
+    let (Some(runsc), Some(binary)) = (runsc(), supervisor()) else {
+        return Ok(());
+    };
+    conforms(&runsc, &binary).await;
+    Ok(())
+}
+
+async fn conforms(runtime: &Path, supervisor: &Path) {
+    let make = || async { Host::new(runtime, supervisor.to_owned()).unwrap() };
+    let report = conformance::run(make).await;
+    assert!(report.failed.is_empty(), "{report}");
 }

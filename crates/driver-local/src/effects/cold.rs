@@ -28,6 +28,7 @@ use crate::host::{Host, folder};
 use crate::live::Live;
 use crate::lock::SandboxLock;
 use crate::mounts::{Mounted, Plan};
+use crate::runtime::{Kind, Runtime};
 use crate::{image, teardown};
 
 /// What remains of a deadline that is up is too little to clear up in.
@@ -40,7 +41,7 @@ impl Shared {
         spec: ComputeSpec,
         credentials: Credentials,
     ) -> Result<Effected, DriverError> {
-        admit(&spec)?;
+        admit(&self.host, &spec)?;
         let mut turn = self.turn(ctx).await?;
         let sandbox = ctx.sandbox();
         let had_storage = self.host.has_storage(sandbox);
@@ -83,7 +84,7 @@ impl Shared {
         spec: ComputeSpec,
         credentials: Credentials,
     ) -> Result<Effected, DriverError> {
-        admit(&spec)?;
+        admit(&self.host, &spec)?;
         let turn = self.turn(ctx).await?;
         if !self.host.has_storage(ctx.sandbox()) {
             return Err(DriverError::Missing("its storage is not there".to_owned()));
@@ -176,12 +177,16 @@ impl Shared {
         };
         let sandbox = ctx.sandbox();
         let native = ctx.key.native_name();
+        let runtime = self.runtime_of(&spec)?;
         let mut record = ComputeRecord {
             native: native.clone(),
             birth: ctx.incarnation,
             boot_id: self.host.boot_id.clone(),
             supervisor: self.host.supervisor.clone(),
             first: None,
+            runtime: runtime.kind,
+            turning: false,
+            asleep: false,
         };
         let dir = self.host.layout.sandbox(sandbox);
         let (door, mounted) = {
@@ -192,10 +197,8 @@ impl Shared {
         {
             let _starting = self.starting.read().await;
             self.host.cgroups.prepare()?;
-            self.host
-                .runtime
-                .run(&dir.bundle(), &native, lock.file(), turn.until)
-                .await?;
+            let call = self.host.call(&dir, &record, lock, turn.until);
+            runtime.run(&call).await?;
         }
         let host = Arc::clone(&self.host);
         // The sandbox has its own by now, and nobody waits for this.
@@ -205,7 +208,7 @@ impl Shared {
             drop(detaching);
         });
         let look = blocking(move || {
-            record.first = record.find_first(&host.layout.runtime_root())?;
+            record.first = record.find_first(&host.layout)?;
             // Saves reading the runtime's long state at each look. On a full disk it is read.
             let _ = record.write(&host.layout.sandbox(sandbox));
             host.look(sandbox)
@@ -213,7 +216,7 @@ impl Shared {
         .await?;
         let Look::Running(running) = look else {
             return Err(LocalError::Runtime {
-                runtime: self.host.runtime.version.clone(),
+                runtime: runtime.version.clone(),
                 message: "PID 1 ended as soon as it was started".to_owned(),
             });
         };
@@ -221,6 +224,14 @@ impl Shared {
         live.door = Some(door);
         turn.entry.set_live(Some(live));
         Ok(())
+    }
+
+    fn runtime_of(&self, spec: &ComputeSpec) -> Result<Arc<Runtime>, LocalError> {
+        let found = self.host.runtimes.named(&spec.runtime);
+        found.cloned().ok_or_else(|| LocalError::NoRuntime {
+            runtime: spec.runtime.clone(),
+            there: self.host.runtimes.names(),
+        })
     }
 
     /// All that must be there before the runtime is called: the note first, by which whatever comes
@@ -246,10 +257,16 @@ impl Shared {
         folder(&dir.volatile, 0o700)?;
         attach::make_folder(&dir.attach(), base)?;
         folder(&dir.bundle(), 0o700)?;
+        let root = host.layout.runtime_root(record.runtime, &record.native);
+        match record.runtime {
+            Kind::Runc => {}
+            Kind::Gvisor => folder(&root, 0o700)?,
+        }
         record.write(&dir)?;
         attach::write(&dir.attach(), base, credentials)?;
-        let door = Door::open(&dir.attach(), sandbox, base, Arc::clone(&self.port))?;
-        let mounted = prepare(host, ctx, spec, base)?;
+        let user = record.runtime.peer(base);
+        let door = Door::open(&dir.attach(), sandbox, base, user, Arc::clone(&self.port))?;
+        let mounted = prepare(host, ctx, spec, record.runtime, base)?;
         Ok((door, mounted))
     }
 
@@ -259,7 +276,7 @@ impl Shared {
             held: running.record.birth,
         };
         Live::watch(
-            running.record.native,
+            &running.record,
             running.pidfd,
             changed,
             Arc::clone(&self.watchers),
@@ -292,13 +309,20 @@ impl Shared {
     ) -> Result<(), LocalError> {
         let base = self.host.ranges.take(sandbox)?;
         let folder = self.host.layout.sandbox(sandbox).attach();
+        let user = running.record.runtime.peer(base);
         let mut slot = entry.live.lock().unwrap_or_else(PoisonError::into_inner);
         let live = match &mut *slot {
             Some(live) if live.native == running.record.native => live,
             other => other.insert(self.watch_of(sandbox, running)),
         };
         if live.door.is_none() {
-            live.door = Some(Door::open(&folder, sandbox, base, Arc::clone(&self.port))?);
+            live.door = Some(Door::open(
+                &folder,
+                sandbox,
+                base,
+                user,
+                Arc::clone(&self.port),
+            )?);
         }
         Ok(())
     }
@@ -310,7 +334,14 @@ enum Storage {
     Keep,
 }
 
-fn admit(spec: &ComputeSpec) -> Result<(), DriverError> {
+fn admit(host: &Host, spec: &ComputeSpec) -> Result<(), DriverError> {
+    if host.runtimes.named(&spec.runtime).is_none() {
+        return Err(DriverError::Unsupported(format!(
+            "the runtime `{}`: this driver has {}",
+            spec.runtime,
+            host.runtimes.names()
+        )));
+    }
     match spec.network.as_str() {
         "" | "none" => Ok(()),
         other => Err(DriverError::Unsupported(format!(
@@ -367,6 +398,7 @@ fn prepare(
     host: &Host,
     ctx: &EffectContext,
     spec: &ComputeSpec,
+    runtime: Kind,
     base: u32,
 ) -> Result<Mounted, LocalError> {
     let native = ctx.key.native_name();
@@ -384,6 +416,7 @@ fn prepare(
     let config = Bundle {
         ctx,
         spec,
+        runtime,
         mounted: &mounted,
         base,
         gateway: &host.config.gateway_id,

@@ -5,6 +5,7 @@ mod cold;
 mod delete;
 mod memory;
 mod stop;
+mod tasks;
 
 use overwinter_driver::{Compute, DriverReference, Effected};
 

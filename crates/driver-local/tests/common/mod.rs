@@ -50,6 +50,24 @@ pub fn cannot_run() -> Option<&'static str> {
     why
 }
 
+/// gVisor's runtime, where it has been installed. Loud where it has not, as [`cannot_run`].
+pub fn runsc() -> Option<PathBuf> {
+    if cannot_run().is_some() {
+        return None;
+    }
+    let named = std::env::var_os("OVERWINTER_RUNSC").map(PathBuf::from);
+    let usual = ["/usr/local/bin/runsc", "/usr/bin/runsc"].map(PathBuf::from);
+    let found = named.into_iter().chain(usual).find(|path| path.is_file());
+    if found.is_none() {
+        assert!(
+            std::env::var_os("OVERWINTER_REQUIRE_LOCAL").is_none(),
+            "OVERWINTER_REQUIRE_LOCAL is set, and runsc is not installed"
+        );
+        eprintln!("SKIPPED: needs runsc (make setup, or OVERWINTER_RUNSC)");
+    }
+    found
+}
+
 fn rustix_is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0)
 }
@@ -169,6 +187,7 @@ impl Bed {
                 ..Resources::default()
             },
             network: "none".to_owned(),
+            runtime: String::new(),
         }
     }
 
@@ -254,16 +273,23 @@ impl Drop for Sweep {
 }
 
 /// What is left on the host of this gateway: mounts, control groups, folders.
-/// Where the driver has what a reboot ends.
-fn volatile(config: &LocalConfig) -> PathBuf {
+/// Where the driver has what a reboot ends: of its own, and of gVisor's runtime.
+pub fn volatile(config: &LocalConfig) -> PathBuf {
+    Path::new("/run/overwinter/sandboxes").join(short_name(config))
+}
+
+pub fn sentries(config: &LocalConfig) -> PathBuf {
+    Path::new("/run/overwinter/runsc").join(short_name(config))
+}
+
+fn short_name(config: &LocalConfig) -> String {
     let state = config.state_dir.canonicalize();
     let state = state.unwrap_or_else(|_| config.state_dir.clone());
     let digest = Sha256::digest(state.as_os_str().as_encoded_bytes());
-    let name: String = digest[..8]
+    digest[..8]
         .iter()
         .map(|byte| format!("{byte:02x}"))
-        .collect();
-    Path::new("/run/overwinter/sandboxes").join(name)
+        .collect()
 }
 
 pub fn host_leftovers(config: &LocalConfig) -> Vec<String> {
@@ -290,7 +316,7 @@ pub fn host_leftovers(config: &LocalConfig) -> Vec<String> {
         }
     }
     let kept = ["sandboxes", "ranges", "runc", "mnt"].map(|folder| state.join(folder));
-    for folder in kept.into_iter().chain([volatile(config)]) {
+    for folder in kept.into_iter().chain([volatile(config), sentries(config)]) {
         let entries = fs::read_dir(folder);
         for entry in entries.into_iter().flatten().flatten() {
             left.push(entry.path().display().to_string());
