@@ -119,7 +119,7 @@ impl Host {
                 Kind::Runc => native.clone(),
                 Kind::Gvisor => CONTAINER.to_owned(),
             },
-            lock: lock.file(),
+            lock,
             until,
         }
     }

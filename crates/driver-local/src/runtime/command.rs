@@ -12,6 +12,7 @@ use tokio::process::Command;
 
 use super::Runtime;
 use crate::error::{At, LocalError};
+use crate::lock::SandboxLock;
 
 /// What every call of a runtime for one compute needs.
 pub(crate) struct Call<'a> {
@@ -21,7 +22,7 @@ pub(crate) struct Call<'a> {
     /// The container's name below the root.
     pub(crate) container: String,
     /// Inherited by the subprocess.
-    pub(crate) lock: &'a File,
+    pub(crate) lock: &'a SandboxLock,
     pub(crate) until: Instant,
 }
 
@@ -85,7 +86,7 @@ impl Runtime {
     ) -> Result<(), LocalError> {
         // Closed only with the driver, which this borrows.
         let _slot = self.slots.acquire().await;
-        let inherited = call.lock.as_raw_fd();
+        let inherited = call.lock.lend();
         // SAFETY: fcntl(2) alone is called between fork and exec. `lock` outlives the spawn.
         unsafe {
             command.pre_exec(move || {
@@ -98,16 +99,26 @@ impl Runtime {
             });
         }
         let begun = Instant::now();
-        let mut child = command
-            .kill_on_drop(true)
-            .spawn()
-            .at("starting", &self.path)?;
+        let mut child = match command.kill_on_drop(true).spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                call.lock.returned();
+                return Err(error).at("starting", &self.path);
+            }
+        };
         let status = match tokio::time::timeout_at(call.until.into(), child.wait()).await {
-            Ok(status) => status.at("waiting for", &self.path)?,
+            Ok(status) => {
+                let status = status.at("waiting for", &self.path)?;
+                call.lock.returned();
+                status
+            }
             Err(_) => {
                 // It is our unreaped child, so the number is its own.
                 let _ = child.start_kill();
-                let _ = tokio::time::timeout(Duration::from_secs(5), child.wait()).await;
+                let reaped = tokio::time::timeout(Duration::from_secs(5), child.wait()).await;
+                if matches!(reaped, Ok(Ok(_))) {
+                    call.lock.returned();
+                }
                 return Err(LocalError::RuntimeHung {
                     runtime: self.version.clone(),
                     after: begun.elapsed(),
