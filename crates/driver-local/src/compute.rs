@@ -40,6 +40,16 @@ pub(crate) struct ComputeRecord {
     /// gVisor: it is to stay halted, also where the group is thawed for a while.
     #[serde(default)]
     pub(crate) asleep: bool,
+    /// gVisor: its memory is being written to disk, and that was not seen to end.
+    #[serde(default)]
+    pub(crate) saving: Option<Saving>,
+}
+
+/// What is different about a compute while its memory is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Saving {
+    /// The limit of memory that was lifted, in the words of the control group.
+    pub(crate) limit: Option<String>,
 }
 
 impl ComputeRecord {

@@ -99,6 +99,11 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
+    /// The deadline, or a little more where it is up: for what must not be left half-done.
+    pub(crate) fn to_settle(&self) -> Instant {
+        self.until.max(Instant::now() + SETTLE_WITHIN)
+    }
+
     /// Not an effect's own: what a recovery has taken.
     pub(crate) fn to_recover(entry: Arc<Entry>, lock: Option<SandboxLock>, alone: Alone) -> Self {
         Self {
@@ -162,6 +167,8 @@ impl LocalDriver {
     }
 }
 
+/// What remains of a deadline that is up is too little to settle anything in.
+const SETTLE_WITHIN: Duration = Duration::from_secs(5);
 /// For an effect that has noticed its own deadline to say more.
 const MARGIN: Duration = Duration::from_millis(500);
 
@@ -287,10 +294,11 @@ impl Driver for LocalDriver {
 
     async fn prepare(&self, sandbox: SandboxId, depth: Depth) -> Result<(), DriverError> {
         let host = Arc::clone(&self.shared.host);
-        let look = blocking(move || host.look(sandbox))
+        let looked = Arc::clone(&host);
+        let look = blocking(move || looked.look(sandbox))
             .await
             .map_err(LocalError::without_effect)?;
-        describe::admits(depth, &look)
+        describe::admits(&host, depth, &look)
     }
 
     async fn create(
@@ -326,7 +334,7 @@ impl Driver for LocalDriver {
         self.effect(ctx.deadline, async move {
             match depth {
                 Depth::Freeze => shared.freeze(&ctx).await,
-                Depth::Checkpoint => Err(describe::no_checkpoint()),
+                Depth::Checkpoint => shared.checkpoint(&ctx).await,
                 Depth::Stop => shared.stop(&ctx).await,
             }
         })
@@ -345,7 +353,7 @@ impl Driver for LocalDriver {
         self.effect(ctx.deadline, async move {
             match depth {
                 Depth::Freeze => shared.thaw(&ctx, reference, credentials).await,
-                Depth::Checkpoint => Err(describe::no_checkpoint()),
+                Depth::Checkpoint => shared.restore(&ctx, reference, credentials).await,
                 Depth::Stop => Err(DriverError::Unsupported(
                     "a stop keeps no memory to resume: start it".to_owned(),
                 )),

@@ -35,6 +35,8 @@ pub enum LocalError {
     NoRange { in_use: usize },
     #[error("the layers of the root cannot be mounted: {0}")]
     Layers(&'static str),
+    #[error("the memory on disk: {0}")]
+    Cipher(&'static str),
     #[error("its lock was not free within {} ms", after.as_millis())]
     Locked { after: Duration },
     #[error("{left} processes did not end within the deadline")]
@@ -72,6 +74,7 @@ impl LocalError {
             | Self::NoRuntime { .. }
             | Self::NoRange { .. }
             | Self::Layers(_)
+            | Self::Cipher(_)
             | Self::Locked { .. }
             | Self::StillThere { .. }
             | Self::BrokenOff

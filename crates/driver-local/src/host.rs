@@ -11,6 +11,7 @@ use std::time::Instant;
 use overwinter_lifecycle::ids::SandboxId;
 use rustix::process::{Resource, geteuid, getrlimit};
 
+use crate::artifact::{self, Manifest};
 use crate::cgroup::Cgroups;
 use crate::compute::{ComputeRecord, Look};
 use crate::config::LocalConfig;
@@ -187,8 +188,15 @@ fn named_supervisors(layout: &Layout, current: &Path) -> Result<Vec<PathBuf>, Lo
     let mut named = vec![current.to_owned()];
     for name in names(&layout.sandboxes()) {
         let Ok(sandbox) = name.parse() else { continue };
-        if let Some(record) = ComputeRecord::read(&layout.sandbox(sandbox))? {
+        let dir = layout.sandbox(sandbox);
+        if let Some(record) = ComputeRecord::read(&dir)? {
             named.push(record.supervisor);
+        }
+        for artifact in artifact::names(&dir) {
+            // One that cannot be read is not restored either.
+            if let Ok(manifest) = Manifest::read(&dir, sandbox, &artifact) {
+                named.push(layout.supervisors().join(&manifest.belongs().supervisor));
+            }
         }
     }
     Ok(named)

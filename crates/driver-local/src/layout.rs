@@ -12,9 +12,11 @@
 //!     compute.json               the compute of the newest create or start
 //!     root/{upper,work}          the root layer
 //!     workspace/
+//!     artifacts/, key, generation  memory on disk: see `artifact`
 //! <volatile>/<id>/               0700, in memory: what a reboot of the host ends with the compute
 //!     attach/{attach,gateway.sock}
-//!     bundle/{config.json,runtime.log,console.log}
+//!     bundle/{config.json,spec.json,runtime.log,console.log}
+//!     memory/                    a file system in memory, while memory is written to disk or read
 //! <mounts>/<native name>/        only while the runtime starts it
 //! <sentries>/<native name>/      what gVisor's runtime keeps of one compute (--root), its socket too
 //! ```
@@ -135,6 +137,24 @@ impl SandboxDir {
     }
     pub(crate) fn attach(&self) -> PathBuf {
         self.volatile.join("attach")
+    }
+    /// Artifacts of checkpoints.
+    pub(crate) fn artifacts(&self) -> PathBuf {
+        self.kept.join("artifacts")
+    }
+    pub(crate) fn key(&self) -> PathBuf {
+        self.kept.join("key")
+    }
+    pub(crate) fn generation(&self) -> PathBuf {
+        self.kept.join("generation")
+    }
+    /// What the compute was made from.
+    pub(crate) fn spec(&self) -> PathBuf {
+        self.bundle().join("spec.json")
+    }
+    /// Where memory is plain, in memory, for as long as an effect.
+    pub(crate) fn staging(&self) -> PathBuf {
+        self.volatile.join("memory")
     }
     pub(crate) fn bundle(&self) -> PathBuf {
         self.volatile.join("bundle")

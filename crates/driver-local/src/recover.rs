@@ -7,6 +7,7 @@ use overwinter_driver::{DriverError, Observation};
 use overwinter_lifecycle::ids::SandboxId;
 use overwinter_lifecycle::steps::Observed;
 
+use crate::artifact;
 use crate::cgroup::Freezer;
 use crate::compute::{Look, Running};
 use crate::driver::{Shared, Turn, blocking};
@@ -94,6 +95,12 @@ impl Shared {
         let native = running.record.native.clone();
         let frozen = match (running.freezer, running.record.runtime) {
             (Freezer::Frozen, _) => true,
+            // Its memory was being written to disk.
+            (Freezer::Thawed | Freezer::Freezing, Kind::Gvisor)
+                if running.record.saving.is_some() =>
+            {
+                return self.settle_saving(turn, sandbox, running).await;
+            }
             (Freezer::Thawed | Freezer::Freezing, Kind::Runc) => false,
             // A freeze or what deepens it was cut short where the group was thawed for the sentry.
             (Freezer::Thawed | Freezer::Freezing, Kind::Gvisor) if running.record.asleep => {
@@ -110,6 +117,45 @@ impl Shared {
                 false
             }
         };
+        self.watch_settled(turn, sandbox, running, frozen)
+    }
+
+    /// With its memory on disk it must not run on: the next call ends it.
+    async fn settle_saving(
+        self: &Arc<Self>,
+        turn: &Turn,
+        sandbox: SandboxId,
+        mut running: Running,
+    ) -> Result<(), DriverError> {
+        let dir = self.host.layout.sandbox(sandbox);
+        let birth = running.record.birth;
+        let taken = blocking(move || Ok(artifact::taken_of(&dir, sandbox, birth)));
+        let taken = taken.await.map_err(LocalError::unsettled)?;
+        if !taken.is_empty() {
+            running.record.asleep = true;
+        }
+        self.undone(turn, sandbox, running)
+            .await
+            .map_err(LocalError::unsettled)?;
+        match self.host.look(sandbox).map_err(LocalError::unsettled)? {
+            Look::Running(now) => {
+                let frozen = now.freezer == Freezer::Frozen;
+                self.watch_settled(turn, sandbox, now, frozen)
+            }
+            Look::Nothing | Look::Remains(_) => {
+                turn.entry.set_live(None);
+                Ok(())
+            }
+        }
+    }
+
+    fn watch_settled(
+        &self,
+        turn: &Turn,
+        sandbox: SandboxId,
+        running: Running,
+        frozen: bool,
+    ) -> Result<(), DriverError> {
         if frozen {
             let live = self.watch_of(sandbox, running);
             turn.entry.set_live(Some(live));

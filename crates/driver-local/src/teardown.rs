@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use overwinter_lifecycle::ids::SandboxId;
 
+use crate::artifact;
 use crate::error::{At, LocalError, ignore_missing};
 use crate::host::Host;
 use crate::mounts;
@@ -20,7 +21,12 @@ use crate::runtime::RuntimeState;
 /// On an error something of it may be left, and the next call goes on from there.
 pub(crate) fn end(host: &Host, native: &str, until: Instant) -> Result<(), LocalError> {
     let first = RuntimeState::read(&host.layout, native)?;
-    end_from(host, native, first.and_then(|state| state.identity()), until)
+    end_from(
+        host,
+        native,
+        first.and_then(|state| state.identity()),
+        until,
+    )
 }
 
 /// The same, where PID 1 is known.
@@ -102,6 +108,7 @@ pub(crate) fn end_others(
 /// Removes the note of a compute that has ended.
 pub(crate) fn forget(host: &Host, sandbox: SandboxId) -> Result<(), LocalError> {
     let dir = host.layout.sandbox(sandbox);
+    artifact::sweep(&dir)?;
     let bundle = dir.bundle();
     ignore_missing(fs::remove_dir_all(&bundle)).at("removing", &bundle)?;
     let note = dir.compute();

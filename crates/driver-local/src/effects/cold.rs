@@ -19,6 +19,7 @@ use overwinter_driver::{
 use overwinter_lifecycle::ids::SandboxId;
 
 use super::effected;
+use crate::artifact::Generation;
 use crate::attach::{self, Door};
 use crate::bundle::Bundle;
 use crate::compute::{ComputeRecord, Look, Running};
@@ -103,27 +104,12 @@ impl Shared {
     ) -> Result<Effected, DriverError> {
         let sandbox = ctx.sandbox();
         let native = ctx.key.native_name();
-        let host = Arc::clone(&self.host);
-        let until = turn.until;
-        let look = blocking(move || {
-            let look = host.look(sandbox)?;
-            if let Look::Nothing | Look::Remains(_) = look {
-                teardown::end_others(&host, sandbox, None, until)?;
-            }
-            Ok(look)
-        })
-        .await
-        .map_err(LocalError::unsettled)?;
-        match look {
-            Look::Running(running) if running.record.native == native => {
+        match self.clear_for(turn, sandbox).await? {
+            Some(running) if running.record.native == native => {
                 return self.again(turn, running, &credentials).await;
             }
-            Look::Running(_) => {
-                return Err(DriverError::Unknown(
-                    "compute of an earlier effect is still there".to_owned(),
-                ));
-            }
-            Look::Nothing | Look::Remains(_) => turn.entry.set_live(None),
+            Some(_) => return Err(another_runs()),
+            None => {}
         }
 
         let begun = self.make(turn, ctx, spec, credentials, storage).await;
@@ -151,8 +137,34 @@ impl Shared {
         }
     }
 
+    /// What runs; where nothing does, nothing is left either when this returns.
+    pub(super) async fn clear_for(
+        self: &Arc<Self>,
+        turn: &Turn,
+        sandbox: SandboxId,
+    ) -> Result<Option<Running>, DriverError> {
+        let host = Arc::clone(&self.host);
+        let until = turn.until;
+        let look = blocking(move || {
+            let look = host.look(sandbox)?;
+            if let Look::Nothing | Look::Remains(_) = look {
+                teardown::end_others(&host, sandbox, None, until)?;
+            }
+            Ok(look)
+        })
+        .await
+        .map_err(LocalError::unsettled)?;
+        Ok(match look {
+            Look::Running(running) => Some(running),
+            Look::Nothing | Look::Remains(_) => {
+                turn.entry.set_live(None);
+                None
+            }
+        })
+    }
+
     /// The call is repeated and what it makes is there: only its credentials may be new.
-    async fn again(
+    pub(super) async fn again(
         self: &Arc<Self>,
         turn: &Turn,
         running: Running,
@@ -178,7 +190,7 @@ impl Shared {
         let sandbox = ctx.sandbox();
         let native = ctx.key.native_name();
         let runtime = self.runtime_of(&spec)?;
-        let mut record = ComputeRecord {
+        let record = ComputeRecord {
             native: native.clone(),
             birth: ctx.incarnation,
             boot_id: self.host.boot_id.clone(),
@@ -187,12 +199,17 @@ impl Shared {
             runtime: runtime.kind,
             turning: false,
             asleep: false,
+            saving: None,
         };
         let dir = self.host.layout.sandbox(sandbox);
-        let (door, mounted) = {
+        let Scene { door, mounted } = {
             let (shared, ctx, record) = (Arc::clone(self), ctx.clone(), record.clone());
-            blocking(move || shared.set_the_stage(&ctx, &spec, &credentials, storage, &record))
-                .await?
+            blocking(move || {
+                let dir = shared.host.layout.sandbox(sandbox);
+                Generation::raise(&dir, ctx.incarnation)?;
+                shared.set_the_stage(&ctx, &spec, &credentials, storage, &record)
+            })
+            .await?
         };
         {
             let _starting = self.starting.read().await;
@@ -200,13 +217,25 @@ impl Shared {
             let call = self.host.call(&dir, &record, lock, turn.until);
             runtime.run(&call).await?;
         }
-        let host = Arc::clone(&self.host);
         // The sandbox has its own by now, and nobody waits for this.
-        let detaching = Arc::clone(&host);
+        let detaching = Arc::clone(&self.host);
         tokio::task::spawn_blocking(move || {
             drop(mounted);
             drop(detaching);
         });
+        self.watch_new(turn, sandbox, record, &runtime, door).await
+    }
+
+    /// What the runtime says it has started.
+    pub(super) async fn watch_new(
+        &self,
+        turn: &Turn,
+        sandbox: SandboxId,
+        mut record: ComputeRecord,
+        runtime: &Runtime,
+        door: Door,
+    ) -> Result<(), LocalError> {
+        let host = Arc::clone(&self.host);
         let look = blocking(move || {
             record.first = record.find_first(&host.layout)?;
             // Saves reading the runtime's long state at each look. On a full disk it is read.
@@ -236,14 +265,14 @@ impl Shared {
 
     /// All that must be there before the runtime is called: the note first, by which whatever comes
     /// of it will be found.
-    fn set_the_stage(
+    pub(super) fn set_the_stage(
         &self,
         ctx: &EffectContext,
         spec: &ComputeSpec,
         credentials: &Credentials,
         storage: Storage,
         record: &ComputeRecord,
-    ) -> Result<(Door, Mounted), LocalError> {
+    ) -> Result<Scene, LocalError> {
         let host = &self.host;
         let sandbox = ctx.sandbox();
         let dir = host.layout.sandbox(sandbox);
@@ -262,12 +291,14 @@ impl Shared {
             Kind::Runc => {}
             Kind::Gvisor => folder(&root, 0o700)?,
         }
+        let path = dir.spec();
+        fs::write(&path, serde_json::to_vec(spec).at("writing", &path)?).at("writing", &path)?;
         record.write(&dir)?;
         attach::write(&dir.attach(), base, credentials)?;
         let user = record.runtime.peer(base);
         let door = Door::open(&dir.attach(), sandbox, base, user, Arc::clone(&self.port))?;
         let mounted = prepare(host, ctx, spec, record.runtime, base)?;
-        Ok((door, mounted))
+        Ok(Scene { door, mounted })
     }
 
     pub(crate) fn watch_of(&self, sandbox: SandboxId, running: Running) -> Live {
@@ -328,8 +359,19 @@ impl Shared {
     }
 }
 
+/// What the runtime needs, and only while it starts something.
+pub(super) struct Scene {
+    pub(super) door: Door,
+    pub(super) mounted: Mounted,
+}
+
+/// A start is never issued beside another compute.
+pub(super) fn another_runs() -> DriverError {
+    DriverError::Unknown("compute of an earlier effect is still there".to_owned())
+}
+
 #[derive(Clone, Copy)]
-enum Storage {
+pub(super) enum Storage {
     Make,
     Keep,
 }

@@ -81,8 +81,8 @@ impl Shared {
             let held = running.record.birth;
             let record = shared.note_sleep(sandbox, running.record, true)?;
             let mut effected = effected(Compute::Frozen { held });
-            effected.reference = reference(&record)
-                .map_err(|error| DriverError::Unknown(error.to_string()))?;
+            effected.reference =
+                reference(&record).map_err(|error| DriverError::Unknown(error.to_string()))?;
             Ok(effected)
         })
         .await

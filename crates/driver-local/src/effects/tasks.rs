@@ -13,6 +13,7 @@ use std::sync::Arc;
 use overwinter_driver::DriverError;
 use overwinter_lifecycle::ids::SandboxId;
 
+use crate::artifact;
 use crate::cgroup::Freezer;
 use crate::compute::{ComputeRecord, Look, Running};
 use crate::driver::{Shared, Turn, blocking};
@@ -39,8 +40,26 @@ impl Shared {
         }
         match self.tasks(turn, record).await? {
             Tasks::Running => Ok(()),
-            Tasks::Halted => self.turn_tasks(turn, record, Tasks::Running).await,
+            Tasks::Halted => {
+                self.forget_taken(record).await?;
+                self.turn_tasks(turn, record, Tasks::Running).await
+            }
         }
+    }
+
+    /// What was written of the memory of a compute that runs on: nobody was told of it, and it
+    /// does not fit what that will write.
+    async fn forget_taken(&self, record: &ComputeRecord) -> Result<(), LocalError> {
+        let sandbox = record.sandbox()?;
+        let dir = self.host.layout.sandbox(sandbox);
+        let birth = record.birth;
+        blocking(move || {
+            for name in artifact::taken_of(&dir, sandbox, birth) {
+                artifact::remove(&dir, &name)?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// The first half of a freeze.
@@ -62,7 +81,9 @@ impl Shared {
         match self.running_now(sandbox).await? {
             // Said by the second half.
             None => Ok(()),
-            Some(now) => Err(self.back_to_work(turn, &now.record, error.without_effect()).await),
+            Some(now) => Err(self
+                .back_to_work(turn, &now.record, error.without_effect())
+                .await),
         }
     }
 
@@ -94,7 +115,7 @@ impl Shared {
             ..record.clone()
         };
         noted.write(&dir)?;
-        let call = self.host.call(&dir, record, lock, turn.until);
+        let call = self.host.call(&dir, record, lock, turn.to_settle());
         let turned = match to {
             Tasks::Halted => runtime.pause(&call).await,
             Tasks::Running => runtime.resume(&call).await,
@@ -127,7 +148,7 @@ impl Shared {
         let runtime = self.runtime_for(record)?;
         let lock = turn.lock.as_ref().ok_or(LocalError::BrokenOff)?;
         let dir = self.host.layout.sandbox(sandbox);
-        let call = self.host.call(&dir, record, lock, turn.until);
+        let call = self.host.call(&dir, record, lock, turn.to_settle());
         let found = runtime.tasks(&call).await?;
         if found != said {
             let status = match found {

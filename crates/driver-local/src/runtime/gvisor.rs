@@ -69,6 +69,47 @@ impl Runtime {
         self.to_its_end(command, call).await
     }
 
+    /// Writes the memory of halted tasks to files in `to`; they are, and stay, halted.
+    ///
+    /// When the call is cut short the sentry goes on writing.
+    pub(crate) async fn checkpoint(&self, call: &Call<'_>, to: &Path) -> Result<(), LocalError> {
+        let mut command = self.gvisor(call);
+        command
+            .arg("checkpoint")
+            // It is compressed, by more than one CPU, when it is sealed.
+            .args(["--compression", "none", "--exclude-committed-zero-pages"])
+            .args(["--leave-running", "--image-path"])
+            .arg(to)
+            .arg(&call.container);
+        self.to_its_end(command, call).await
+    }
+
+    /// Makes a container in which nothing runs.
+    pub(crate) async fn create(&self, call: &Call<'_>) -> Result<(), LocalError> {
+        let mut command = self.gvisor(call);
+        command
+            .args(["create", "--bundle"])
+            .arg(&call.bundle)
+            .arg(&call.container);
+        self.to_its_end(command, call).await
+    }
+
+    /// Fills a container that was only made with the memory in `from`. Its tasks run when this
+    /// returns, whether they were halted or not.
+    ///
+    /// # Errors
+    /// [`LocalError::Runtime`]: nothing ran. [`LocalError::RuntimeHung`]: something may have.
+    pub(crate) async fn restore(&self, call: &Call<'_>, from: &Path) -> Result<(), LocalError> {
+        let mut command = self.gvisor(call);
+        command
+            .args(["restore", "--detach", "--bundle"])
+            .arg(&call.bundle)
+            .arg("--image-path")
+            .arg(from)
+            .arg(&call.container);
+        self.to_its_end(command, call).await
+    }
+
     /// Asks the sentry itself, by what its tasks are at.
     pub(crate) async fn tasks(&self, call: &Call<'_>) -> Result<Tasks, LocalError> {
         let path = call.bundle.join("stacks");

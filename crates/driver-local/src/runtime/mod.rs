@@ -166,8 +166,10 @@ impl Runtimes {
         self.all.iter().find(|it| it.kind == kind)
     }
 
-    pub(crate) fn all(&self) -> &[Arc<Runtime>] {
-        &self.all
+    /// The one that has written what is on disk.
+    pub(crate) fn of_build(&self, build: &str) -> Option<&Arc<Runtime>> {
+        let mut able = self.all.iter().filter(|it| it.kind == Kind::Gvisor);
+        able.find(|it| it.build() == build)
     }
 
     /// For people: `runc, runsc`.
