@@ -147,7 +147,13 @@ impl Bed {
 
     /// PID 1 is `init`, run by the image's shell.
     pub async fn new(init: &str) -> Result<Self, Box<dyn std::error::Error>> {
+        Self::on(Path::new("runc"), init).await
+    }
+
+    /// The same with a runtime of one's choice.
+    pub async fn on(runtime: &Path, init: &str) -> Result<Self, Box<dyn std::error::Error>> {
         let (folder, mut config) = Self::place()?;
+        config.runtime = runtime.to_owned();
         config.init_args = Some(["/bin/sh", "-c", init].map(str::to_owned).to_vec());
         let (driver, receipts, connections) = open(&config, Arc::default())?;
         let image = driver
@@ -219,6 +225,18 @@ impl Bed {
 
     pub fn sandbox_dir(&self, sandbox: SandboxId) -> PathBuf {
         self.state().join("sandboxes").join(sandbox.to_string())
+    }
+
+    /// Artifacts of checkpoints.
+    pub fn artifacts(&self, sandbox: SandboxId) -> PathBuf {
+        self.sandbox_dir(sandbox).join("artifacts")
+    }
+
+    /// A number that something inside writes to a file of the workspace; 0: none yet.
+    pub fn number(&self, sandbox: SandboxId, file: &str) -> u64 {
+        let path = self.sandbox_dir(sandbox).join("workspace").join(file);
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
     }
 
     /// What of a sandbox is in memory: below a folder named by that of the state.
@@ -392,7 +410,7 @@ pub fn busybox_image(root: &Path) -> Outcome {
     fs::copy(BUSYBOX, root.join("bin/busybox"))?;
     for applet in [
         "true", "false", "unshare", "mount", "mknod", "ls", "sh", "cat", "sleep", "touch", "mkdir",
-        "rm", "id", "echo", "stat",
+        "rm", "id", "echo", "stat", "mv", "head", "dd", "od", "tr",
     ] {
         symlink("busybox", root.join("bin").join(applet))?;
     }
