@@ -26,8 +26,9 @@ pub enum LocalError {
     Runtime { runtime: String, message: String },
     #[error("the runtime `{runtime}` is not here any more; there are {there}")]
     NoRuntime { runtime: String, there: String },
-    /// Killed by us past the deadline, or by somebody else.
-    #[error("{runtime} was killed after {} ms", after.as_millis())]
+    #[error("{runtime} was killed after {} ms by somebody else", after.as_millis())]
+    RuntimeKilled { runtime: String, after: Duration },
+    #[error("{runtime} did not end within {} ms and was killed", after.as_millis())]
     RuntimeHung { runtime: String, after: Duration },
     #[error(
         "no user id range is free: {in_use} sandboxes hold one each; delete some or widen uid_count"
@@ -71,6 +72,7 @@ impl LocalError {
             | Self::Damaged { .. }
             | Self::Runtime { .. }
             | Self::RuntimeHung { .. }
+            | Self::RuntimeKilled { .. }
             | Self::NoRuntime { .. }
             | Self::NoRange { .. }
             | Self::Layers(_)

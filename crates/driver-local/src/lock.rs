@@ -35,7 +35,7 @@ impl SandboxLock {
         self.file.as_raw_fd()
     }
 
-    /// That subprocess has been reaped.
+    /// That subprocess has ended, and all that it has started for itself.
     pub(crate) fn returned(&self) {
         self.lent.store(false, Ordering::Release);
     }

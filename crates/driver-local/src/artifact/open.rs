@@ -108,7 +108,7 @@ impl<'a> Files<'a> {
     /// Also makes those that are empty.
     fn next(&mut self) -> Result<(), ArtifactError> {
         self.now = None;
-        while let Some(part) = self.left.next() {
+        for part in self.left.by_ref() {
             // Authenticated with the manifest, and a plain name all the same.
             if part.name.contains('/') || part.name.starts_with('.') {
                 return Err(ArtifactError::Damaged("it names a file that is none"));

@@ -121,7 +121,11 @@ impl Shared {
             Tasks::Running => runtime.resume(&call).await,
         };
         // Ended by itself, with or without an error: its file says what is so.
-        if !matches!(turned, Err(LocalError::RuntimeHung { .. })) {
+        let cut_short = matches!(
+            turned,
+            Err(LocalError::RuntimeHung { .. } | LocalError::RuntimeKilled { .. })
+        );
+        if !cut_short {
             settled(record).write(&dir)?;
         }
         turned

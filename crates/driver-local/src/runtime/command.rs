@@ -77,8 +77,8 @@ impl Runtime {
     /// Runs it to its end.
     ///
     /// # Errors
-    /// [`LocalError::Runtime`]: it ended by itself, with an error. [`LocalError::RuntimeHung`]: it
-    /// did not, or was killed, and what it was about may have happened.
+    /// [`LocalError::Runtime`]: it ended by itself, with an error. [`LocalError::RuntimeHung`],
+    /// [`LocalError::RuntimeKilled`]: what it was about may have happened.
     pub(super) async fn finish(
         &self,
         mut command: Command,
@@ -107,18 +107,11 @@ impl Runtime {
             }
         };
         let status = match tokio::time::timeout_at(call.until.into(), child.wait()).await {
-            Ok(status) => {
-                let status = status.at("waiting for", &self.path)?;
-                call.lock.returned();
-                status
-            }
+            Ok(status) => status.at("waiting for", &self.path)?,
             Err(_) => {
                 // It is our unreaped child, so the number is its own.
                 let _ = child.start_kill();
-                let reaped = tokio::time::timeout(Duration::from_secs(5), child.wait()).await;
-                if matches!(reaped, Ok(Ok(_))) {
-                    call.lock.returned();
-                }
+                let _ = tokio::time::timeout(Duration::from_secs(5), child.wait()).await;
                 return Err(LocalError::RuntimeHung {
                     runtime: self.version.clone(),
                     after: begun.elapsed(),
@@ -126,10 +119,12 @@ impl Runtime {
             }
         };
         if status.success() {
+            // Otherwise children of its own may be left, and have it still.
+            call.lock.returned();
             return Ok(());
         }
         if status.code().is_none() {
-            return Err(LocalError::RuntimeHung {
+            return Err(LocalError::RuntimeKilled {
                 runtime: self.version.clone(),
                 after: begun.elapsed(),
             });

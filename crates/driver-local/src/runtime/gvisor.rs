@@ -98,7 +98,7 @@ impl Runtime {
     /// returns, whether they were halted or not.
     ///
     /// # Errors
-    /// [`LocalError::Runtime`]: nothing ran. [`LocalError::RuntimeHung`]: something may have.
+    /// [`LocalError::Runtime`]: nothing ran. Any other: something may have.
     pub(crate) async fn restore(&self, call: &Call<'_>, from: &Path) -> Result<(), LocalError> {
         let mut command = self.gvisor(call);
         command
