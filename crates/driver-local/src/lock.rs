@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -17,27 +17,27 @@ use crate::process;
 /// Held until dropped, and by subprocesses that have its descriptor.
 pub(crate) struct SandboxLock {
     file: File,
-    /// A subprocess that has it may be alive.
-    lent: AtomicBool,
+    /// Subprocesses that have it and may be alive.
+    lent: AtomicUsize,
 }
 
 impl SandboxLock {
     const fn new(file: File) -> Self {
         Self {
             file,
-            lent: AtomicBool::new(false),
+            lent: AtomicUsize::new(0),
         }
     }
 
     /// To a subprocess; its descriptor is what that is to inherit.
     pub(crate) fn lend(&self) -> RawFd {
-        self.lent.store(true, Ordering::Release);
+        self.lent.fetch_add(1, Ordering::AcqRel);
         self.file.as_raw_fd()
     }
 
-    /// That subprocess has ended, and all that it has started for itself.
+    /// That subprocess has ended by itself. Of one that was killed, children may be left that have it.
     pub(crate) fn returned(&self) {
-        self.lent.store(false, Ordering::Release);
+        self.lent.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Waits for it. flock(2) has no timeout and no event, so it is tried with growing pauses; in
@@ -105,7 +105,7 @@ impl Drop for SandboxLock {
     fn drop(&mut self) {
         // Any other child of ours has a copy of the descriptor between its fork and its exec, and
         // closing ours would leave the lock with it for that moment.
-        if !self.lent.load(Ordering::Acquire) {
+        if self.lent.load(Ordering::Acquire) == 0 {
             let _ = flock(&self.file, FlockOperation::Unlock);
         }
     }

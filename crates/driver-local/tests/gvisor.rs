@@ -16,6 +16,8 @@ const COUNTING: &str = "touch /kept; head -c 8000000 /dev/urandom > /dev/shm/noi
     born=$(cat /dev/urandom | head -c 9 | od -An -tu4 | tr -d ' \\n' | head -c 8); n=0; \
     exec 9>> /open; \
     while true; do n=$((n+1)); echo line >&9; echo $n > /workspace/.n; mv /workspace/.n /workspace/count; \
+    date +%s > /workspace/.c; mv /workspace/.c /workspace/clock; \
+    cat /run/overwinter/incarnation > /workspace/.i; mv /workspace/.i /workspace/incarnation; \
     echo 1$born > /workspace/.b; mv /workspace/.b /workspace/born; \
     [ -e /kept ] && echo $n > /workspace/.s; mv /workspace/.s /workspace/seen; sleep 0.02; done";
 
@@ -65,6 +67,8 @@ async fn memory_goes_on_over_a_checkpoint_and_so_does_what_was_written() -> Outc
         let seen = bed.driver.observe(id).await?;
         assert_eq!((seen.observed, seen.storage), (Observed::Absent, true));
         count = stands_still(&bed, id).await;
+        assert_eq!(bed.number(id, "incarnation"), cycle);
+        tokio::time::sleep(Duration::from_secs(2)).await;
         // The noise is there, the zeros are not; and all of it is what is said.
         assert!(
             (8_000_000..40_000_000).contains(&taken.size_bytes),
@@ -100,6 +104,13 @@ async fn memory_goes_on_over_a_checkpoint_and_so_does_what_was_written() -> Outc
         })
         .await?;
         assert_eq!(bed.number(id, "born"), born, "another memory");
+        // It can tell that it slept, and what time it is.
+        assert_eq!(bed.number(id, "incarnation"), cycle + 1);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+        assert!(
+            bed.number(id, "clock").abs_diff(now.as_secs()) <= 1,
+            "its clock is behind"
+        );
         until("it sees its root layer", || {
             bed.number(id, "seen") > count + 2
         })

@@ -49,6 +49,18 @@ async fn counting(bed: &Bed, id: SandboxId) -> Outcome {
     until("it counts", || bed.number(id, "count") > 2).await
 }
 
+/// What is so. A copy of the lock of a runtime that was killed may be with another child of ours,
+/// between its fork and its exec; then it says so for a moment.
+async fn settled(bed: &Bed, id: SandboxId) -> Result<Observed, Box<dyn std::error::Error>> {
+    for _ in 0..100 {
+        match bed.observed(id).await? {
+            Observed::InTransition => tokio::time::sleep(Duration::from_millis(5)).await,
+            other => return Ok(other),
+        }
+    }
+    Err("in transition for good".into())
+}
+
 async fn goes_on(bed: &Bed, id: SandboxId, what: &str) -> Outcome {
     let count = bed.number(id, "count");
     until(what, || bed.number(id, "count") > count + 1).await
@@ -85,7 +97,7 @@ async fn a_pause_killed_at_any_moment_is_settled_by_asking_the_sentry() -> Outco
             Err(other) => return Err(format!("{millis} ms: {other:?}").into()),
         }
         let held = Incarnation(1);
-        assert_eq!(bed.observed(id).await?, Observed::Live { held });
+        assert_eq!(settled(&bed, id).await?, Observed::Live { held });
         goes_on(&bed, id, "it runs, whatever the runtime has noted").await?;
     }
     assert!(killed > 2, "only {killed} were killed on their way");
@@ -137,7 +149,7 @@ async fn a_checkpoint_killed_at_any_moment_leaves_it_running_or_frozen_as_it_was
             "its memory has no limit any more"
         );
         if frozen {
-            assert_eq!(bed.observed(id).await?, Observed::Frozen { held });
+            assert_eq!(settled(&bed, id).await?, Observed::Frozen { held });
             assert_eq!(bed.number(id, "count"), count, "it ran");
             fence += 1;
             bed.driver
@@ -149,11 +161,11 @@ async fn a_checkpoint_killed_at_any_moment_leaves_it_running_or_frozen_as_it_was
                 )
                 .await?;
         }
-        assert_eq!(bed.observed(id).await?, Observed::Live { held });
+        assert_eq!(settled(&bed, id).await?, Observed::Live { held });
         goes_on(&bed, id, "it runs on").await?;
     }
     assert!(killed > 2, "only {killed} were killed on their way");
-    if bed.observed(id).await? != Observed::Absent {
+    if settled(&bed, id).await? != Observed::Absent {
         bed.driver
             .suspend(&bed.effect(id, 90, 1), Depth::Checkpoint)
             .await?;
@@ -211,7 +223,7 @@ async fn a_restore_that_the_runtime_refuses_ran_nothing_and_can_be_tried_again()
             matches!(refused, Err(DriverError::Rejected(_))),
             "{refused:?}"
         );
-        assert_eq!(bed.observed(id).await?, Observed::Absent);
+        assert_eq!(settled(&bed, id).await?, Observed::Absent);
     }
     assert_eq!(bed.number(id, "count"), count, "it ran");
     fs::write(delay(&bed), "")?;
@@ -234,7 +246,8 @@ async fn a_restore_that_the_runtime_refuses_ran_nothing_and_can_be_tried_again()
 async fn a_restore_killed_on_its_way_is_never_taken_for_one_that_ran_nothing() -> Outcome {
     let Some(runsc) = runsc() else { return Ok(()) };
     let bed = killed_in(&runsc, "restore").await?;
-    for millis in [15, 60, 110, 170] {
+    let mut killed = 0;
+    for millis in [10, 30, 60, 100, 150] {
         let id = sandbox();
         counting(&bed, id).await?;
         bed.driver
@@ -251,12 +264,18 @@ async fn a_restore_killed_on_its_way_is_never_taken_for_one_that_ran_nothing() -
             )
             .await;
         fs::write(delay(&bed), "")?;
-        assert!(
-            matches!(resumed, Err(DriverError::Unknown(_))),
-            "{resumed:?}"
-        );
+        match resumed {
+            // Quicker than it was killed.
+            Ok(_) => {
+                goes_on(&bed, id, "it is restored").await?;
+                bed.driver.delete(&bed.effect(id, 4, 2)).await?;
+                continue;
+            }
+            Err(DriverError::Unknown(_)) => killed += 1,
+            Err(other) => return Err(format!("{millis} ms: {other:?}").into()),
+        }
         bed.driver.recover(id, PATIENCE).await?;
-        assert_eq!(bed.observed(id).await?, Observed::Absent);
+        assert_eq!(settled(&bed, id).await?, Observed::Absent);
         // Whether it ran nobody knows, so that memory is never used again.
         let again = bed
             .driver
@@ -277,6 +296,7 @@ async fn a_restore_killed_on_its_way_is_never_taken_for_one_that_ran_nothing() -
         goes_on(&bed, id, "it starts on its storage").await?;
         bed.driver.delete(&bed.effect(id, 6, 4)).await?;
     }
+    assert!(killed > 1, "only {killed} were killed on their way");
     assert_eq!(bed.left(), Vec::<String>::new());
     Ok(())
 }
@@ -311,7 +331,7 @@ async fn a_compute_whose_memory_was_being_written_runs_on_as_it_did() -> Outcome
         } else {
             Observed::Live { held }
         };
-        assert_eq!(bed.observed(id).await?, then);
+        assert_eq!(settled(&bed, id).await?, then);
         assert_eq!(limit_of(&bed, id), Some(limit.clone()));
         assert!(!half.exists(), "half an artifact is left");
     }
@@ -366,13 +386,13 @@ async fn a_compute_whose_memory_is_on_disk_does_not_run_on() -> Outcome {
     bed.restart()?;
     bed.driver.recover(id, PATIENCE).await?;
     let held = Incarnation(2);
-    assert_eq!(bed.observed(id).await?, Observed::Frozen { held });
+    assert_eq!(settled(&bed, id).await?, Observed::Frozen { held });
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(bed.number(id, "count"), count, "it ran on");
     let taken = bed.driver.suspend(&second, Depth::Checkpoint).await?;
     assert_eq!(taken.compute, Compute::Absent);
     assert!(taken.size_bytes > 0);
-    assert_eq!(bed.observed(id).await?, Observed::Absent);
+    assert_eq!(settled(&bed, id).await?, Observed::Absent);
     bed.driver.delete(&bed.effect(id, 9, 2)).await?;
     assert_eq!(bed.left(), Vec::<String>::new());
     Ok(())

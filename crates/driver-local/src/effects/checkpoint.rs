@@ -36,6 +36,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// For the runtime's own state beside the memory that the group holds.
 const BESIDE_MEMORY: u64 = 32 << 20;
 
+/// Of the two halves of taking an artifact.
+#[derive(Clone, Copy, Debug)]
+struct Took {
+    /// By the runtime, plain.
+    written: Duration,
+    /// Packed, encrypted and synced.
+    sealed: Duration,
+}
+
 impl Shared {
     pub(crate) async fn checkpoint(
         self: &Arc<Self>,
@@ -45,14 +54,14 @@ impl Shared {
         let sandbox = ctx.sandbox();
         let name = ctx.key.native_name();
         if let Some(manifest) = self.taken(sandbox, &name).await? {
-            return self.end_and_tell(&turn, ctx, &manifest).await;
+            return self.end_and_tell(&turn, ctx, &manifest, None).await;
         }
         let Some(running) = self.running_now(sandbox).await? else {
             return Err(DriverError::Missing("no compute is there".to_owned()));
         };
         describe::can_checkpoint(&self.host, running.record.runtime)?;
         match self.take(&turn, ctx, &running).await {
-            Ok(manifest) => self.end_and_tell(&turn, ctx, &manifest).await,
+            Ok((manifest, took)) => self.end_and_tell(&turn, ctx, &manifest, Some(took)).await,
             Err(error) => Err(self.undo(&turn, sandbox, error).await),
         }
     }
@@ -75,7 +84,7 @@ impl Shared {
         turn: &Arc<Turn>,
         ctx: &EffectContext,
         running: &Running,
-    ) -> Result<Manifest, LocalError> {
+    ) -> Result<(Manifest, Took), LocalError> {
         let lock = turn.lock.as_ref().ok_or(LocalError::BrokenOff)?;
         let sandbox = ctx.sandbox();
         let dir = self.host.layout.sandbox(sandbox);
@@ -106,7 +115,9 @@ impl Shared {
             .cgroups
             .set_memory_limit(native, self.host.cgroups.unlimited())?;
         let call = self.host.call(&dir, &running.record, lock, turn.until);
+        let begun = Instant::now();
         runtime.checkpoint(&call, staging.path()).await?;
+        let written = begun.elapsed();
         let belongs = Belongs {
             sandbox,
             name: ctx.key.native_name(),
@@ -122,7 +133,10 @@ impl Shared {
                 runtime: runtime.build().to_owned(),
                 ..belongs
             };
-            artifact::seal(&dir, staging.path(), belongs)
+            let begun = Instant::now();
+            let manifest = artifact::seal(&dir, staging.path(), belongs)?;
+            let sealed = begun.elapsed();
+            Ok((manifest, Took { written, sealed }))
         })
         .await
     }
@@ -133,6 +147,7 @@ impl Shared {
         turn: &Turn,
         ctx: &EffectContext,
         manifest: &Manifest,
+        took: Option<Took>,
     ) -> Result<Effected, DriverError> {
         turn.entry.set_live(None);
         let sandbox = ctx.sandbox();
@@ -155,6 +170,13 @@ impl Shared {
             manifest.plain_bytes(),
             manifest.size_bytes
         )];
+        if let Some(took) = took {
+            effected.remarks.push(format!(
+                "written={:.1}ms sealed={:.1}ms",
+                took.written.as_secs_f64() * 1000.0,
+                took.sealed.as_secs_f64() * 1000.0
+            ));
+        }
         effected.leftovers = owed_but(&self.host.layout.sandbox(sandbox), ctx.key, Some(&name));
         effected.reference = DriverReference {
             driver: DRIVER.to_owned(),

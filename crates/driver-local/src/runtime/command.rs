@@ -118,9 +118,10 @@ impl Runtime {
                 });
             }
         };
-        if status.success() {
-            // Otherwise children of its own may be left, and have it still.
+        if status.code().is_some() {
             call.lock.returned();
+        }
+        if status.success() {
             return Ok(());
         }
         if status.code().is_none() {

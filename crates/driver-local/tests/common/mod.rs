@@ -410,7 +410,7 @@ pub fn busybox_image(root: &Path) -> Outcome {
     fs::copy(BUSYBOX, root.join("bin/busybox"))?;
     for applet in [
         "true", "false", "unshare", "mount", "mknod", "ls", "sh", "cat", "sleep", "touch", "mkdir",
-        "rm", "id", "echo", "stat", "mv", "head", "dd", "od", "tr",
+        "rm", "id", "echo", "stat", "mv", "head", "dd", "od", "tr", "[", "date",
     ] {
         symlink("busybox", root.join("bin").join(applet))?;
     }
