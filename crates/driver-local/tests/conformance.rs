@@ -11,9 +11,11 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use common::{
     Bed, Outcome, Sweep, busybox_image, cannot_run, host_leftovers, runsc, sentries, supervisor,
+    until,
 };
+use overwinter_api::supervisor as wire;
 use overwinter_driver::attach::{AttachProof, AttachRefused, Io};
-use overwinter_driver::testkit::conformance::{self, Backend, TestLedger, TestPort};
+use overwinter_driver::testkit::conformance::{self, Backend, Subject, TestLedger, TestPort};
 use overwinter_driver::{Agent, AttachPort, Driver, Peer, PinnedImage};
 use overwinter_driver_local::{LocalConfig, LocalDriver};
 use overwinter_lifecycle::ids::SandboxId;
@@ -170,6 +172,79 @@ async fn it_conforms_with_gvisor() -> Outcome {
         return Ok(());
     };
     conforms(&runsc, &binary).await;
+    Ok(())
+}
+
+/// Who is inside becomes the users that it is asked to be, by ways of gVisor's own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_and_programs_are_their_users_own_on_gvisor() -> Outcome {
+    let (Some(runsc), Some(binary)) = (runsc(), supervisor()) else {
+        return Ok(());
+    };
+    let host = Host::new(&runsc, binary)?;
+    let (mut subject, agent) = Subject::created(&host).await;
+    let folder = |path: &str, mode, user: &str| wire::MakeDirectoryRequest {
+        path: path.as_bytes().to_vec().into(),
+        mode,
+        user: user.to_owned(),
+        ..Default::default()
+    };
+    agent
+        .make_directory(folder("/workspace/open", 0o777, ""))
+        .await?;
+    agent
+        .make_directory(folder("/workspace/shut", 0o700, ""))
+        .await?;
+    agent
+        .make_directory(folder("/workspace/open/own", 0o755, "1000"))
+        .await?;
+    let refused = agent
+        .make_directory(folder("/workspace/shut/own", 0o755, "1000"))
+        .await;
+    assert!(refused.is_err(), "a user got into root's folder");
+    // The worker that acted as a user is itself again.
+    agent
+        .make_directory(folder("/workspace/shut/roots", 0o755, ""))
+        .await?;
+
+    let script = "id -u > /workspace/open/id; grep CapEff /proc/self/status >> /workspace/open/id; \
+        kill -9 1 2>> /workspace/open/id; cat /run/overwinter/attach 2> /dev/null >> /workspace/open/id; \
+        touch /workspace/open/done";
+    let start = wire::ExecStart {
+        process_id: "00000000-0000-4000-8000-000000000003".to_owned(),
+        process: wire::ProcessSpec {
+            command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+            user: "1000".to_owned(),
+            ..Default::default()
+        }
+        .into(),
+    };
+    agent.start_process(start).await?;
+    let open = host
+        .config
+        .state_dir
+        .join(format!("sandboxes/{}/workspace/open", subject.id));
+    until("it has run", || open.join("done").exists()).await?;
+    let seen = fs::read_to_string(open.join("id"))?;
+    let mut lines = seen.lines();
+    assert_eq!(lines.next(), Some("1000"));
+    assert!(
+        lines
+            .next()
+            .is_some_and(|line| line.ends_with("0000000000000000")),
+        "{seen}"
+    );
+    assert!(
+        lines.next().is_some_and(|line| line.contains("permitted")),
+        "{seen}"
+    );
+    assert_eq!(lines.next(), None, "the token was read");
+    for path in ["own", "id"] {
+        let owner = std::os::unix::fs::MetadataExt::uid(&fs::metadata(open.join(path))?);
+        assert_eq!(owner, 1000, "{path}");
+    }
+    subject.delete().await;
+    assert_eq!(host_leftovers(&host.config), Vec::<String>::new());
     Ok(())
 }
 

@@ -73,7 +73,7 @@ async fn a_pause_killed_at_any_moment_is_settled_by_asking_the_sentry() -> Outco
     let id = sandbox();
     counting(&bed, id).await?;
     let (mut fence, mut killed) = (1, 0);
-    for millis in (10..90).step_by(8) {
+    for millis in (20..80).step_by(5) {
         fs::write(delay(&bed), format!("0.{millis:03}"))?;
         fence += 2;
         let frozen = bed

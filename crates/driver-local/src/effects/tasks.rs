@@ -114,6 +114,7 @@ impl Shared {
             turning: true,
             ..record.clone()
         };
+        RuntimeState::keep(&self.host.layout, &record.native)?;
         noted.write(&dir)?;
         let call = self.host.call(&dir, record, lock, turn.to_settle());
         let turned = match to {
@@ -137,9 +138,12 @@ impl Shared {
         let layout = self.host.layout.clone();
         let native = record.native.clone();
         let (state, turning) = blocking(move || {
-            let state = RuntimeState::read(&layout, &native)?;
             let noted = ComputeRecord::read(&layout.sandbox(sandbox))?;
-            Ok((state, noted.is_some_and(|noted| noted.turning)))
+            let turning = noted.is_some_and(|noted| noted.turning);
+            if turning {
+                RuntimeState::repair(&layout, &native)?;
+            }
+            Ok((RuntimeState::read(&layout, &native)?, turning))
         })
         .await?;
         let said = match state.map(|state| state.status) {

@@ -131,6 +131,26 @@ impl RuntimeState {
             .map(|(_, value)| value.as_str())
     }
 
+    /// Keeps a copy of gVisor's file: it is rewritten in place, and without it the runtime knows nothing
+    /// of what lives.
+    pub(crate) fn keep(layout: &Layout, native: &str) -> Result<(), LocalError> {
+        let path = file(layout, Kind::Gvisor, native);
+        let bytes = fs::read(&path).at("reading", &path)?;
+        write_aside(&path.with_file_name(KEPT), &bytes)
+    }
+
+    /// Brings it back where the runtime was killed as it wrote.
+    pub(crate) fn repair(layout: &Layout, native: &str) -> Result<(), LocalError> {
+        let path = file(layout, Kind::Gvisor, native);
+        let whole = fs::read(&path).is_ok_and(|bytes| Self::of_gvisor(&bytes, native).is_some());
+        if whole {
+            return Ok(());
+        }
+        let kept = path.with_file_name(KEPT);
+        let bytes = fs::read(&kept).at("reading", &kept)?;
+        write_aside(&path, &bytes)
+    }
+
     /// Makes gVisor's file say what is so. While no call of the runtime is under way.
     pub(crate) fn correct(layout: &Layout, native: &str, status: Status) -> Result<(), LocalError> {
         let path = file(layout, Kind::Gvisor, native);
@@ -145,6 +165,9 @@ impl RuntimeState {
         write_aside(&path, &serde_json::to_vec(&state).at("writing", &path)?)
     }
 }
+
+/// Beside gVisor's file.
+const KEPT: &str = "kept.json";
 
 fn file(layout: &Layout, kind: Kind, native: &str) -> std::path::PathBuf {
     let root = layout.runtime_root(kind, native);

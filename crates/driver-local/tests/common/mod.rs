@@ -343,13 +343,13 @@ pub fn host_leftovers(config: &LocalConfig) -> Vec<String> {
     left
 }
 
-type Opened = (
+pub type Opened = (
     Arc<LocalDriver>,
     Arc<Receipts>,
     mpsc::UnboundedReceiver<Connection>,
 );
 
-fn open(
+pub fn open(
     config: &LocalConfig,
     receipts: Arc<Receipts>,
 ) -> Result<Opened, Box<dyn std::error::Error>> {
@@ -410,7 +410,7 @@ pub fn busybox_image(root: &Path) -> Outcome {
     fs::copy(BUSYBOX, root.join("bin/busybox"))?;
     for applet in [
         "true", "false", "unshare", "mount", "mknod", "ls", "sh", "cat", "sleep", "touch", "mkdir",
-        "rm", "id", "echo", "stat", "mv", "head", "dd", "od", "tr", "[", "date",
+        "rm", "id", "echo", "stat", "mv", "head", "dd", "od", "tr", "[", "date", "grep", "kill",
     ] {
         symlink("busybox", root.join("bin").join(applet))?;
     }
