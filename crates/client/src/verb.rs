@@ -273,6 +273,13 @@ impl Create {
         self
     }
 
+    /// One of the driver's runtimes by its program's name, like "runsc"; without it the driver's
+    /// default.
+    pub fn runtime(mut self, runtime: impl Into<String>) -> Self {
+        self.spec().runtime = runtime.into();
+        self
+    }
+
     /// A variable of every process inside.
     pub fn env(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.config().env.insert(key.into(), value.into());

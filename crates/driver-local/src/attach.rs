@@ -23,6 +23,9 @@ use crate::error::{At, LocalError, ignore_missing};
 use crate::userns::SUPERVISOR_ID;
 
 const FILE: &str = "attach";
+/// The incarnation alone, for every program: one that kept its memory sees that it slept.
+const INCARNATION: &str = "incarnation";
+const INCARNATION_ASIDE: &str = ".incarnation.new";
 const SOCKET: &str = "gateway.sock";
 const FILE_ASIDE: &str = ".attach.new";
 const SOCKET_ASIDE: &str = ".sock.new";
@@ -49,13 +52,22 @@ pub(crate) fn write(folder: &Path, base: u32, credentials: &Credentials) -> Resu
     let written = serde_json::to_vec(&file)
         .map_err(io::Error::from)
         .and_then(|bytes| {
+            // First: who sees the new file sees the new number.
+            fs::write(
+                folder.join(INCARNATION_ASIDE),
+                format!("{}\n", credentials.incarnation),
+            )?;
+            hand_over(&folder_fd, INCARNATION_ASIDE, base, 0o444)?;
+            renameat(&folder_fd, INCARNATION_ASIDE, &folder_fd, INCARNATION)?;
             fs::write(folder.join(FILE_ASIDE), bytes)?;
             hand_over(&folder_fd, FILE_ASIDE, base, 0o400)?;
             renameat(&folder_fd, FILE_ASIDE, &folder_fd, FILE)?;
             Ok(())
         });
     if written.is_err() {
-        let _ = fs::remove_file(folder.join(FILE_ASIDE));
+        for aside in [FILE_ASIDE, INCARNATION_ASIDE] {
+            let _ = fs::remove_file(folder.join(aside));
+        }
     }
     written.at("writing the attach file in", folder)
 }
@@ -84,10 +96,11 @@ fn hand_over(folder: &OwnedFd, name: &str, base: u32, mode: u32) -> io::Result<(
     Ok(())
 }
 
-/// The folder itself, for PID 1 alone. Its owner is a number of this host's: not every kernel of a
+/// The folder itself. What is in it but the incarnation is for PID 1 alone, and nobody else can list
+/// it. Its owner is a number of this host's: not every kernel of a
 /// supported host can map the ids of a folder in memory.
 pub(crate) fn make_folder(folder: &Path, base: u32) -> Result<(), LocalError> {
-    crate::host::folder(folder, 0o700)?;
+    crate::host::folder(folder, 0o711)?;
     let id = Some(base + SUPERVISOR_ID);
     std::os::unix::fs::chown(folder, id, id).at("giving away", folder)
 }
@@ -100,11 +113,12 @@ pub(crate) struct Door {
 
 impl Door {
     /// Binds aside and renames, so that whoever finds the socket may connect. One of an earlier
-    /// gateway is replaced.
+    /// gateway is replaced. `user`: as whom this host sees PID 1 dial.
     pub(crate) fn open(
         folder: &Path,
         sandbox: SandboxId,
         base: u32,
+        user: u32,
         port: Arc<dyn AttachPort>,
     ) -> Result<Self, LocalError> {
         let folder_fd = open(folder)?;
@@ -122,7 +136,7 @@ impl Door {
             .at("binding the socket in", folder)?;
         Ok(Self {
             folder: folder.to_owned(),
-            accepting: tokio::spawn(accept(listener, sandbox, base + SUPERVISOR_ID, port)),
+            accepting: tokio::spawn(accept(listener, sandbox, user, port)),
         })
     }
 }

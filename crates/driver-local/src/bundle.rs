@@ -4,6 +4,7 @@ use overwinter_driver::{ComputeSpec, EffectContext};
 use serde_json::{Value, json};
 
 use crate::mounts::Mounted;
+use crate::runtime::Kind;
 use crate::seccomp;
 use crate::userns::{RANGE, SUPERVISOR_ID};
 
@@ -58,6 +59,7 @@ pub(crate) const INCARNATION: &str = "io.overwinter.incarnation";
 pub(crate) struct Bundle<'a> {
     pub(crate) ctx: &'a EffectContext,
     pub(crate) spec: &'a ComputeSpec,
+    pub(crate) runtime: Kind,
     pub(crate) mounted: &'a Mounted,
     pub(crate) base: u32,
     pub(crate) gateway: &'a str,
@@ -71,11 +73,24 @@ pub(crate) struct Bundle<'a> {
 
 impl Bundle<'_> {
     pub(crate) fn config(&self) -> Value {
-        let supervisor = [
+        let mut supervisor = vec![
             format!("{SUPERVISOR_INSIDE}/supervisor"),
             "--run-dir".to_owned(),
             ATTACH_INSIDE.to_owned(),
         ];
+        // gVisor gives capabilities to nobody but root: there PID 1 makes itself its user.
+        let user = match self.runtime {
+            Kind::Runc => SUPERVISOR_ID,
+            Kind::Gvisor => {
+                supervisor.extend(["--user".to_owned(), SUPERVISOR_ID.to_string()]);
+                0
+            }
+        };
+        // What gVisor's own kernel calls is its own business: this host's kernel sees nothing of it.
+        let seccomp = match self.runtime {
+            Kind::Runc => seccomp::profile().clone(),
+            Kind::Gvisor => Value::Null,
+        };
         let args = self.init_args.unwrap_or(&supervisor);
         let namespaces = ["pid", "network", "ipc", "uts", "mount", "cgroup", "user"]
             .map(|kind| json!({ "type": kind }));
@@ -87,7 +102,7 @@ impl Bundle<'_> {
             "process": {
                 "terminal": false,
                 "cwd": "/",
-                "user": { "uid": SUPERVISOR_ID, "gid": SUPERVISOR_ID },
+                "user": { "uid": user, "gid": user },
                 "args": args,
                 "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
                 // Set-user-id programs of the image work: inside, they can become nobody but one
@@ -118,7 +133,7 @@ impl Bundle<'_> {
                 "namespaces": namespaces,
                 "cgroupsPath": self.cgroup,
                 "resources": self.resources(),
-                "seccomp": seccomp::profile(),
+                "seccomp": seccomp,
                 "maskedPaths": MASKED,
                 "readonlyPaths": READ_ONLY,
             },

@@ -16,6 +16,7 @@ use crate::cgroup::{Cgroups, Freezer};
 use crate::error::{At, LocalError};
 use crate::layout::{Layout, SandboxDir};
 use crate::process::{self, Identity};
+use crate::runtime::{Kind, RuntimeState, Status};
 
 /// The compute of the newest create or start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,8 +28,28 @@ pub(crate) struct ComputeRecord {
     pub(crate) boot_id: String,
     /// The folder of the supervisor that it runs.
     pub(crate) supervisor: PathBuf,
-    /// PID 1, once the start has ended. None: the runtime's own state tells.
+    /// PID 1, or the sentry that it runs on, once the start has ended. None: the runtime's own state
+    /// tells.
     pub(crate) first: Option<Identity>,
+    /// What runs it.
+    #[serde(default)]
+    pub(crate) runtime: Kind,
+    /// gVisor: a call that halts or wakes its tasks has begun, and nobody has seen it end.
+    #[serde(default)]
+    pub(crate) turning: bool,
+    /// gVisor: it is to stay halted, also where the group is thawed for a while.
+    #[serde(default)]
+    pub(crate) asleep: bool,
+    /// gVisor: its memory is being written to disk, and that was not seen to end.
+    #[serde(default)]
+    pub(crate) saving: Option<Saving>,
+}
+
+/// What is different about a compute while its memory is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Saving {
+    /// The limit of memory that was lifted, in the words of the control group.
+    pub(crate) limit: Option<String>,
 }
 
 impl ComputeRecord {
@@ -37,14 +58,17 @@ impl ComputeRecord {
     }
 
     /// PID 1 of a compute that the runtime has started. None: it never came to that.
-    pub(crate) fn find_first(&self, runtime_root: &Path) -> Result<Option<Identity>, LocalError> {
+    pub(crate) fn find_first(&self, layout: &Layout) -> Result<Option<Identity>, LocalError> {
         if self.first.is_some() {
             return Ok(self.first);
         }
-        let state = RuntimeState::read(runtime_root, &self.native)?;
-        Ok(state
-            .filter(|_| is_started(runtime_root, &self.native))
-            .map(|state| state.identity()))
+        Ok(match RuntimeState::read(layout, &self.native)? {
+            Some(state) => match state.status {
+                Status::Made => None,
+                Status::Started | Status::Paused => state.identity(),
+            },
+            None => None,
+        })
     }
 
     /// None: no compute was made, or a power loss took the file, and the compute with it.
@@ -71,52 +95,6 @@ pub(crate) fn write_aside(path: &Path, bytes: &[u8]) -> Result<(), LocalError> {
         let _ = fs::remove_file(&aside);
     }
     written.at("writing", path)
-}
-
-/// What the runtime has written of a container.
-#[derive(Debug, Deserialize)]
-pub(crate) struct RuntimeState {
-    init_process_pid: i32,
-    init_process_start: u64,
-    #[serde(default)]
-    config: RuntimeConfig,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct RuntimeConfig {
-    #[serde(default)]
-    labels: Vec<String>,
-}
-
-impl RuntimeState {
-    /// None: not there, or not yet whole.
-    pub(crate) fn read(root: &Path, native: &str) -> Result<Option<Self>, LocalError> {
-        let path = root.join(native).join("state.json");
-        match fs::read(&path) {
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).at("reading", &path),
-        }
-    }
-
-    pub(crate) const fn identity(&self) -> Identity {
-        Identity {
-            pid: self.init_process_pid,
-            start: self.init_process_start,
-        }
-    }
-
-    pub(crate) fn label(&self, name: &str) -> Option<&str> {
-        self.config
-            .labels
-            .iter()
-            .find_map(|label| label.strip_prefix(name)?.strip_prefix('='))
-    }
-}
-
-/// A container that the runtime has made and not yet started waits on this file.
-fn is_started(root: &Path, native: &str) -> bool {
-    !root.join(native).join("exec.fifo").exists()
 }
 
 /// What was found.
@@ -150,7 +128,7 @@ impl Look {
         if record.boot_id != boot_id {
             return Ok(Self::Remains(record));
         }
-        let first = record.find_first(&layout.runtime_root())?;
+        let first = record.find_first(layout)?;
         let Some(pidfd) = first.and_then(process::open) else {
             return Ok(Self::Remains(record));
         };

@@ -8,8 +8,12 @@ use std::path::PathBuf;
 pub struct LocalConfig {
     /// Storage, images and everything else that must outlive the gateway.
     pub state_dir: PathBuf,
-    /// An OCI runtime with runc's command line: a path, or a name that is looked up in PATH.
+    /// What runs a sandbox that names no runtime: gVisor's `runsc`, or one with runc's command line; a
+    /// path, or a name that is looked up in PATH.
     pub runtime: PathBuf,
+    /// Others that a sandbox may name by the program's name. Those that are not installed are left
+    /// out.
+    pub also: Vec<PathBuf>,
     /// The supervisor's binary, static. Copied: it may be replaced while sandboxes live.
     pub supervisor: PathBuf,
     /// Names the gateway on what it makes; part of the cgroup path.
@@ -32,6 +36,7 @@ impl LocalConfig {
         Self {
             state_dir,
             runtime: PathBuf::from("runc"),
+            also: ["runc", "runsc"].map(PathBuf::from).to_vec(),
             supervisor,
             gateway_id,
             uid_base: 0x1000_0000,

@@ -9,10 +9,12 @@ use overwinter_driver::{
 use crate::compute::Look;
 use crate::effects::DRIVER;
 use crate::host::Host;
+use crate::runtime::Kind;
 
 const NO_QUOTAS: &str = "the filesystem of the gateway's data folder has no project quotas; on ext4: \
      tune2fs -O project,quota, then mount with prjquota";
-const NO_CHECKPOINT: &str = "this driver does not write memory to disk";
+const NO_CHECKPOINT: &str =
+    "no runtime that writes memory to disk is installed: install gVisor's runsc";
 
 pub(crate) fn describe(host: &Host) -> Description {
     let disk = if host.quota.is_some() {
@@ -20,9 +22,14 @@ pub(crate) fn describe(host: &Host) -> Description {
     } else {
         "no disk limits (the filesystem has no project quotas)"
     };
+    let writes = host.runtimes.of(Kind::Gvisor).is_some();
     Description {
         name: DRIVER.to_owned(),
-        version: format!("{} ({})", env!("CARGO_PKG_VERSION"), host.runtime.version),
+        version: format!(
+            "{} ({})",
+            env!("CARGO_PKG_VERSION"),
+            host.runtimes.default().version
+        ),
         features: vec![
             format!("cgroup {}", host.cgroups.version()),
             "user namespaces".to_owned(),
@@ -30,51 +37,12 @@ pub(crate) fn describe(host: &Host) -> Description {
             "network none".to_owned(),
             disk.to_owned(),
         ],
-        modes: vec![
-            SuspensionMode {
-                depth: Depth::Freeze,
-                preserves: Preserves {
-                    processes: true,
-                    memory: true,
-                    root: true,
-                    workspace: true,
-                    addresses: true,
-                },
-                releases: Releases {
-                    cpu: true,
-                    memory: false,
-                },
-                survives: Survives {
-                    gateway_restart: true,
-                    host_reboot: false,
-                    power_loss: false,
-                },
-                same_compute: true,
-                lost_request_life: Duration::ZERO,
-            },
-            SuspensionMode {
-                depth: Depth::Stop,
-                preserves: Preserves {
-                    processes: false,
-                    memory: false,
-                    root: true,
-                    workspace: true,
-                    addresses: false,
-                },
-                releases: Releases {
-                    cpu: true,
-                    memory: true,
-                },
-                survives: Survives {
-                    gateway_restart: true,
-                    host_reboot: true,
-                    power_loss: true,
-                },
-                same_compute: false,
-                lost_request_life: Duration::ZERO,
-            },
-        ],
-        unavailable: vec![(Depth::Checkpoint, NO_CHECKPOINT.to_owned())],
+        modes: modes(writes),
+        unavailable: if writes {
+            Vec::new()
+        } else {
+            vec![(Depth::Checkpoint, NO_CHECKPOINT.to_owned())]
+        },
         unenforced: if host.quota.is_some() {
             Vec::new()
         } else {
@@ -83,14 +51,106 @@ pub(crate) fn describe(host: &Host) -> Description {
     }
 }
 
-pub(crate) fn no_checkpoint() -> DriverError {
-    DriverError::Unsupported(NO_CHECKPOINT.to_owned())
+fn modes(writes: bool) -> Vec<SuspensionMode> {
+    let mut modes = vec![
+        SuspensionMode {
+            depth: Depth::Freeze,
+            preserves: Preserves {
+                processes: true,
+                memory: true,
+                root: true,
+                workspace: true,
+                addresses: true,
+            },
+            releases: Releases {
+                cpu: true,
+                memory: false,
+            },
+            survives: Survives {
+                gateway_restart: true,
+                host_reboot: false,
+                power_loss: false,
+            },
+            same_compute: true,
+            lost_request_life: Duration::ZERO,
+        },
+        SuspensionMode {
+            depth: Depth::Stop,
+            preserves: Preserves {
+                processes: false,
+                memory: false,
+                root: true,
+                workspace: true,
+                addresses: false,
+            },
+            releases: Releases {
+                cpu: true,
+                memory: true,
+            },
+            survives: Survives {
+                gateway_restart: true,
+                host_reboot: true,
+                power_loss: true,
+            },
+            same_compute: false,
+            lost_request_life: Duration::ZERO,
+        },
+    ];
+    if writes {
+        modes.insert(1, checkpoint());
+    }
+    modes
+}
+
+/// Offered where a runtime can do it; whether one sandbox can, depends on its own.
+const fn checkpoint() -> SuspensionMode {
+    SuspensionMode {
+        depth: Depth::Checkpoint,
+        preserves: Preserves {
+            processes: true,
+            memory: true,
+            root: true,
+            workspace: true,
+            addresses: false,
+        },
+        releases: Releases {
+            cpu: true,
+            memory: true,
+        },
+        survives: Survives {
+            gateway_restart: true,
+            host_reboot: true,
+            power_loss: true,
+        },
+        same_compute: false,
+        lost_request_life: Duration::ZERO,
+    }
+}
+
+/// Whether the memory of compute that this kind of runtime runs can be written to disk.
+pub(crate) fn can_checkpoint(host: &Host, kind: Kind) -> Result<(), DriverError> {
+    if host.runtimes.of(Kind::Gvisor).is_none() {
+        return Err(DriverError::Unsupported(NO_CHECKPOINT.to_owned()));
+    }
+    match kind {
+        Kind::Gvisor => Ok(()),
+        Kind::Runc => Err(DriverError::Rejected(
+            "it runs on a runtime that does not write memory to disk; sandboxes that are made with gVisor's runsc can sleep so"
+                .to_owned(),
+        )),
+    }
 }
 
 /// Whether a suspend at `depth` could be carried out on what is there.
-pub(crate) fn admits(depth: Depth, look: &Look) -> Result<(), DriverError> {
+pub(crate) fn admits(host: &Host, depth: Depth, look: &Look) -> Result<(), DriverError> {
     match (depth, look) {
-        (Depth::Checkpoint, _) => Err(no_checkpoint()),
+        (Depth::Checkpoint, Look::Running(running)) => can_checkpoint(host, running.record.runtime),
+        (Depth::Checkpoint, Look::Nothing | Look::Remains(_)) => {
+            can_checkpoint(host, Kind::Gvisor)?;
+            Err(DriverError::Rejected(
+                "no compute is there whose memory could be written".to_owned(),
+            ))
+        }
         (Depth::Stop, _) | (Depth::Freeze, Look::Running(_)) => Ok(()),
         (Depth::Freeze, Look::Nothing | Look::Remains(_)) => Err(DriverError::Rejected(
             "no compute is there to freeze".to_owned(),

@@ -60,6 +60,7 @@ pub fn doctor(state_dir: &Path, runtime: &Path) -> Vec<Check> {
         .unwrap_or(Path::new("/"));
     let mut checks = vec![privileges(), cgroups(), chosen_runtime(runtime)];
     checks.extend(other_runtimes(runtime));
+    checks.push(memory_on_disk(runtime));
     checks.extend([
         user_namespaces(),
         overlay(),
@@ -140,18 +141,33 @@ fn chosen_runtime(runtime: &Path) -> Check {
 }
 
 fn other_runtimes(chosen: &Path) -> Vec<Check> {
-    [
-        ("runc", "runc"),
-        ("crun", "crun"),
-        ("runsc", "gVisor's runsc"),
-    ]
-    .into_iter()
-    .filter(|(name, _)| Path::new(name) != chosen)
-    .map(|(name, title)| match which(Path::new(name)) {
-        Some(path) => Check::ok("other runtime", describe(&path)),
-        None => Check::ok("other runtime", format!("{title}: not installed")),
-    })
-    .collect()
+    ["runc", "crun"]
+        .into_iter()
+        .filter(|name| Path::new(name) != chosen)
+        .map(|name| match which(Path::new(name)) {
+            Some(path) => Check::ok("other runtime", describe(&path)),
+            None => Check::ok("other runtime", format!("{name}: not installed")),
+        })
+        .collect()
+}
+
+/// The depth `checkpoint` needs gVisor's runtime: the chosen one, or one that a sandbox may name.
+fn memory_on_disk(chosen: &Path) -> Check {
+    const NAME: &str = "checkpoint";
+    let found = [chosen, Path::new("runsc")]
+        .into_iter()
+        .filter_map(which)
+        .map(|path| describe(&path))
+        .find(|description| description.starts_with("runsc "));
+    match found {
+        Some(description) => Check::ok(NAME, description),
+        None => Check::new(
+            NAME,
+            Status::Warn,
+            "gVisor's runsc is not installed: no memory is written to disk",
+            "install it and put it in PATH (Debian 12: the package runsc of bookworm-backports)",
+        ),
+    }
 }
 
 fn describe(path: &Path) -> String {

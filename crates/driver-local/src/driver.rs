@@ -22,6 +22,7 @@ use crate::error::{LocalError, OpenError};
 use crate::host::Host;
 use crate::live::{Live, Watchers};
 use crate::lock::SandboxLock;
+use crate::runtime::Kind;
 use crate::{describe, image, list, recover};
 
 /// Sandboxes on this host.
@@ -55,6 +56,12 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Of what runs, where it was watched from its start.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.as_ref().map(|live| live.runtime)
+    }
+
     pub(crate) fn set_live(&self, live: Option<Live>) {
         *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
     }
@@ -89,6 +96,23 @@ pub(crate) struct Turn {
     pub(crate) lock: Option<SandboxLock>,
     pub(crate) until: Instant,
     _alone: Alone,
+}
+
+impl Turn {
+    /// The deadline, or a little more where it is up: for what must not be left half-done.
+    pub(crate) fn to_settle(&self) -> Instant {
+        self.until.max(Instant::now() + SETTLE_WITHIN)
+    }
+
+    /// Not an effect's own: what a recovery has taken.
+    pub(crate) fn to_recover(entry: Arc<Entry>, lock: Option<SandboxLock>, alone: Alone) -> Self {
+        Self {
+            entry,
+            lock,
+            until: Instant::now() + RECOVER_WITHIN,
+            _alone: alone,
+        }
+    }
 }
 
 impl LocalDriver {
@@ -143,6 +167,8 @@ impl LocalDriver {
     }
 }
 
+/// What remains of a deadline that is up is too little to settle anything in.
+const SETTLE_WITHIN: Duration = Duration::from_secs(5);
 /// For an effect that has noticed its own deadline to say more.
 const MARGIN: Duration = Duration::from_millis(500);
 
@@ -268,10 +294,17 @@ impl Driver for LocalDriver {
 
     async fn prepare(&self, sandbox: SandboxId, depth: Depth) -> Result<(), DriverError> {
         let host = Arc::clone(&self.shared.host);
-        let look = blocking(move || host.look(sandbox))
-            .await
-            .map_err(LocalError::without_effect)?;
-        describe::admits(depth, &look)
+        let looked = Arc::clone(&host);
+        let look = blocking(move || {
+            if SandboxLock::is_taken(&looked.layout.sandbox(sandbox).lock())? {
+                return Err(LocalError::Locked {
+                    after: Duration::ZERO,
+                });
+            }
+            looked.look(sandbox)
+        });
+        let look = look.await.map_err(LocalError::without_effect)?;
+        describe::admits(&host, depth, &look)
     }
 
     async fn create(
@@ -307,7 +340,7 @@ impl Driver for LocalDriver {
         self.effect(ctx.deadline, async move {
             match depth {
                 Depth::Freeze => shared.freeze(&ctx).await,
-                Depth::Checkpoint => Err(describe::no_checkpoint()),
+                Depth::Checkpoint => shared.checkpoint(&ctx).await,
                 Depth::Stop => shared.stop(&ctx).await,
             }
         })
@@ -326,7 +359,7 @@ impl Driver for LocalDriver {
         self.effect(ctx.deadline, async move {
             match depth {
                 Depth::Freeze => shared.thaw(&ctx, reference, credentials).await,
-                Depth::Checkpoint => Err(describe::no_checkpoint()),
+                Depth::Checkpoint => shared.restore(&ctx, reference, credentials).await,
                 Depth::Stop => Err(DriverError::Unsupported(
                     "a stop keeps no memory to resume: start it".to_owned(),
                 )),

@@ -24,6 +24,10 @@ pub enum LocalError {
     },
     #[error("{runtime} failed: {message}")]
     Runtime { runtime: String, message: String },
+    #[error("the runtime `{runtime}` is not here any more; there are {there}")]
+    NoRuntime { runtime: String, there: String },
+    #[error("{runtime} was killed after {} ms by somebody else", after.as_millis())]
+    RuntimeKilled { runtime: String, after: Duration },
     #[error("{runtime} did not end within {} ms and was killed", after.as_millis())]
     RuntimeHung { runtime: String, after: Duration },
     #[error(
@@ -32,6 +36,8 @@ pub enum LocalError {
     NoRange { in_use: usize },
     #[error("the layers of the root cannot be mounted: {0}")]
     Layers(&'static str),
+    #[error("the memory on disk: {0}")]
+    Cipher(&'static str),
     #[error("its lock was not free within {} ms", after.as_millis())]
     Locked { after: Duration },
     #[error("{left} processes did not end within the deadline")]
@@ -66,8 +72,11 @@ impl LocalError {
             | Self::Damaged { .. }
             | Self::Runtime { .. }
             | Self::RuntimeHung { .. }
+            | Self::RuntimeKilled { .. }
+            | Self::NoRuntime { .. }
             | Self::NoRange { .. }
             | Self::Layers(_)
+            | Self::Cipher(_)
             | Self::Locked { .. }
             | Self::StillThere { .. }
             | Self::BrokenOff

@@ -6,18 +6,21 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use overwinter_lifecycle::ids::SandboxId;
 use rustix::process::{Resource, geteuid, getrlimit};
 
+use crate::artifact::{self, Manifest};
 use crate::cgroup::Cgroups;
 use crate::compute::{ComputeRecord, Look};
 use crate::config::LocalConfig;
 use crate::error::{At, LocalError, OpenError};
-use crate::layout::Layout;
+use crate::layout::{CONTAINER, Layout, SandboxDir};
+use crate::lock::SandboxLock;
 use crate::quota::Quota;
 use crate::ranges::Ranges;
-use crate::runtime::Runtime;
+use crate::runtime::{Call, Kind, Runtimes};
 use crate::{image, mounts, supervisors};
 
 /// How often a folder above one that is being made may go: some are shared with other gateways,
@@ -29,7 +32,7 @@ pub(crate) struct Host {
     pub(crate) layout: Layout,
     pub(crate) cgroups: Cgroups,
     pub(crate) ranges: Ranges,
-    pub(crate) runtime: Runtime,
+    pub(crate) runtimes: Runtimes,
     pub(crate) quota: Option<Quota>,
     /// The folder of the supervisor that new computes get.
     pub(crate) supervisor: PathBuf,
@@ -57,17 +60,13 @@ impl Host {
             layout.images_by_digest(),
             layout.supervisors(),
             layout.ranges(),
-            layout.runtime_root(),
+            layout.runc_root(),
             layout.sandboxes(),
         ] {
             folder(&path, 0o700)?;
         }
         folder(&layout.mounts, 0o711)?;
-        let runtime = Runtime::find(
-            &config.runtime,
-            layout.runtime_root(),
-            config.runtime_concurrency,
-        )?;
+        let runtimes = Runtimes::find(&config.runtime, &config.also, config.runtime_concurrency)?;
         let cgroups = Cgroups::find(&config.gateway_id).ok_or(OpenError::NoFreezer)?;
         if !config.supervisor.is_file() {
             return Err(OpenError::NoSupervisor {
@@ -96,13 +95,34 @@ impl Host {
             config,
             layout,
             cgroups,
-            runtime,
+            runtimes,
             supervisor,
         })
     }
 
     pub(crate) fn look(&self, sandbox: SandboxId) -> Result<Look, LocalError> {
         Look::at(&self.layout, &self.cgroups, &self.boot_id, sandbox)
+    }
+
+    /// A call of the runtime for one compute.
+    pub(crate) fn call<'a>(
+        &self,
+        dir: &SandboxDir,
+        record: &ComputeRecord,
+        lock: &'a SandboxLock,
+        until: Instant,
+    ) -> Call<'a> {
+        let native = &record.native;
+        Call {
+            root: self.layout.runtime_root(record.runtime, native),
+            bundle: dir.bundle(),
+            container: match record.runtime {
+                Kind::Runc => native.clone(),
+                Kind::Gvisor => CONTAINER.to_owned(),
+            },
+            lock,
+            until,
+        }
     }
 
     /// Whether a sandbox's storage is there.
@@ -114,7 +134,8 @@ impl Host {
     /// Every native name of this gateway's that has left something outside its sandbox's folder.
     pub(crate) fn natives(&self) -> BTreeSet<String> {
         let mut natives = self.cgroups.own();
-        natives.extend(names(&self.layout.runtime_root()));
+        natives.extend(names(&self.layout.runc_root()));
+        natives.extend(names(&self.layout.sentries));
         natives.extend(names(&self.layout.mounts));
         natives
     }
@@ -138,7 +159,11 @@ impl Host {
         mounts::release(&self.layout.mounts);
         // Empty when nothing is being started, and when there is no sandbox. The folders above them
         // are shared with other gateways, and removed by the last.
-        for own in [&self.layout.mounts, &self.layout.volatile] {
+        for own in [
+            &self.layout.mounts,
+            &self.layout.volatile,
+            &self.layout.sentries,
+        ] {
             for folder in own.ancestors().take(2) {
                 if fs::remove_dir(folder).is_err() {
                     break;
@@ -163,8 +188,15 @@ fn named_supervisors(layout: &Layout, current: &Path) -> Result<Vec<PathBuf>, Lo
     let mut named = vec![current.to_owned()];
     for name in names(&layout.sandboxes()) {
         let Ok(sandbox) = name.parse() else { continue };
-        if let Some(record) = ComputeRecord::read(&layout.sandbox(sandbox))? {
+        let dir = layout.sandbox(sandbox);
+        if let Some(record) = ComputeRecord::read(&dir)? {
             named.push(record.supervisor);
+        }
+        for artifact in artifact::names(&dir) {
+            // One that cannot be read is not restored either.
+            if let Ok(manifest) = Manifest::read(&dir, sandbox, &artifact) {
+                named.push(layout.supervisors().join(&manifest.belongs().supervisor));
+            }
         }
     }
     Ok(named)

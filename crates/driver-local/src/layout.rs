@@ -12,10 +12,13 @@
 //!     compute.json               the compute of the newest create or start
 //!     root/{upper,work}          the root layer
 //!     workspace/
+//!     artifacts/, key, generation  memory on disk: see `artifact`
 //! <volatile>/<id>/               0700, in memory: what a reboot of the host ends with the compute
 //!     attach/{attach,gateway.sock}
-//!     bundle/{config.json,runtime.log,console.log}
+//!     bundle/{config.json,spec.json,runtime.log,console.log}
+//!     memory/                    a file system in memory, while memory is written to disk or read
 //! <mounts>/<native name>/        only while the runtime starts it
+//! <sentries>/<native name>/      what gVisor's runtime keeps of one compute (--root), its socket too
 //! ```
 //!
 //! In memory, because a name made on a disk waits for the file system's journal, and a resume makes
@@ -27,13 +30,20 @@ use std::path::{Path, PathBuf};
 use overwinter_lifecycle::ids::SandboxId;
 use sha2::{Digest, Sha256};
 
+use crate::runtime::Kind;
+
 /// The folders of one driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub(crate) state: PathBuf,
     pub(crate) mounts: PathBuf,
     pub(crate) volatile: PathBuf,
+    pub(crate) sentries: PathBuf,
 }
+
+/// What a compute is called below a runtime's folder of its own: short, because a socket's address
+/// holds 107 bytes.
+pub(crate) const CONTAINER: &str = "c";
 
 impl Layout {
     /// `state` is absolute and exists.
@@ -46,7 +56,9 @@ impl Layout {
             run.join("mnt").join(&hash[..16])
         };
         let volatile = run.join("sandboxes").join(&hash[..16]);
+        let sentries = run.join("runsc").join(&hash[..16]);
         Self {
+            sentries,
             state,
             mounts,
             volatile,
@@ -69,8 +81,21 @@ impl Layout {
         self.state.join("ranges")
     }
 
-    pub(crate) fn runtime_root(&self) -> PathBuf {
+    pub(crate) fn runc_root(&self) -> PathBuf {
         self.state.join("runc")
+    }
+
+    /// `--root` of a runtime. gVisor's has one for each compute, so that what it leaves is known.
+    pub(crate) fn runtime_root(&self, kind: Kind, native: &str) -> PathBuf {
+        match kind {
+            Kind::Runc => self.runc_root(),
+            Kind::Gvisor => self.sentries.join(native),
+        }
+    }
+
+    /// Everything that runtimes keep of one compute.
+    pub(crate) fn runtime_states(&self, native: &str) -> [PathBuf; 2] {
+        [self.runc_root().join(native), self.sentries.join(native)]
     }
 
     pub(crate) fn sandboxes(&self) -> PathBuf {
@@ -112,6 +137,24 @@ impl SandboxDir {
     }
     pub(crate) fn attach(&self) -> PathBuf {
         self.volatile.join("attach")
+    }
+    /// Artifacts of checkpoints.
+    pub(crate) fn artifacts(&self) -> PathBuf {
+        self.kept.join("artifacts")
+    }
+    pub(crate) fn key(&self) -> PathBuf {
+        self.kept.join("key")
+    }
+    pub(crate) fn generation(&self) -> PathBuf {
+        self.kept.join("generation")
+    }
+    /// What the compute was made from.
+    pub(crate) fn spec(&self) -> PathBuf {
+        self.bundle().join("spec.json")
+    }
+    /// Where memory is plain, in memory, for as long as an effect.
+    pub(crate) fn staging(&self) -> PathBuf {
+        self.volatile.join("memory")
     }
     pub(crate) fn bundle(&self) -> PathBuf {
         self.volatile.join("bundle")

@@ -1,8 +1,9 @@
 //! The local driver: sandboxes on this host by an OCI runtime, with no daemon.
 //!
 //! A sandbox is a folder of storage, a range of host user ids and, while it runs, one container that
-//! `runc` has started. After the start nothing is asked of the runtime any more: freezing, ending,
-//! looking and clearing up are done on control groups, process descriptors and files.
+//! `runc` or gVisor's `runsc` has started. After the start runc is not asked any more: freezing,
+//! ending, looking and clearing up are done on control groups, process descriptors and files. gVisor's
+//! is, to halt and wake what runs inside and to write its memory to disk.
 //!
 //! | module | its one idea |
 //! |---|---|
@@ -15,9 +16,11 @@
 //! | `cgroup`, `mounts`, `userns`, `process`, `quota` | the kernel's interfaces |
 //! | `bundle`, `seccomp`, `runtime`, `lock` | how the runtime is called |
 //! | `attach`, `live` | the socket and the file that a supervisor attaches by |
+//! | `artifact` | memory on disk |
 //! | `image`, `supervisors`, `ranges` | what is kept beside the storage |
 //! | [`doctor`] | what this host has and what it lacks |
 
+mod artifact;
 mod attach;
 mod bundle;
 mod cgroup;

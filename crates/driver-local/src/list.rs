@@ -7,10 +7,10 @@ use overwinter_lifecycle::steps::Observed;
 
 use crate::bundle::{GATEWAY, INCARNATION, SANDBOX};
 use crate::cgroup::Freezer;
-use crate::compute::RuntimeState;
 use crate::error::LocalError;
 use crate::host::Host;
 use crate::process;
+use crate::runtime::RuntimeState;
 
 pub(crate) fn list(host: &Host) -> Result<Vec<Found>, LocalError> {
     let mut found = Vec::new();
@@ -31,7 +31,7 @@ pub(crate) fn list(host: &Host) -> Result<Vec<Found>, LocalError> {
 }
 
 fn own(host: &Host, native: String) -> Result<Found, LocalError> {
-    let state = RuntimeState::read(&host.layout.runtime_root(), &native)?;
+    let state = RuntimeState::read(&host.layout, &native)?;
     let label = |name| state.as_ref().and_then(|state| state.label(name));
     let sandbox = label(SANDBOX).map_or_else(
         || Host::sandbox_of(&native),
@@ -43,7 +43,8 @@ fn own(host: &Host, native: String) -> Result<Found, LocalError> {
     let gateway = label(GATEWAY).unwrap_or(&host.config.gateway_id).to_owned();
     let alive = state
         .as_ref()
-        .is_some_and(|state| process::open(state.identity()).is_some());
+        .and_then(RuntimeState::identity)
+        .is_some_and(|first| process::open(first).is_some());
     let observed = match (alive, birth, host.cgroups.state(&native)?) {
         (true, Some(held), Some(Freezer::Thawed)) => Observed::Live { held },
         (true, Some(held), Some(Freezer::Frozen)) => Observed::Frozen { held },

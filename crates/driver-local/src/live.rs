@@ -11,6 +11,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
 use crate::attach::Door;
+use crate::compute::ComputeRecord;
+use crate::runtime::Kind;
 
 /// Who wants to know of changes. Nothing is lost while one listens slowly.
 #[derive(Default)]
@@ -38,6 +40,7 @@ impl Watchers {
 pub(crate) struct Live {
     /// Its native name.
     pub(crate) native: String,
+    pub(crate) runtime: Kind,
     /// Closed while it is frozen.
     pub(crate) door: Option<Door>,
     watching: JoinHandle<()>,
@@ -46,7 +49,7 @@ pub(crate) struct Live {
 impl Live {
     /// Within a runtime: a task waits for the end of PID 1.
     pub(crate) fn watch(
-        native: String,
+        record: &ComputeRecord,
         pidfd: OwnedFd,
         changed: Changed,
         watchers: Arc<Watchers>,
@@ -62,7 +65,8 @@ impl Live {
             }
         });
         Self {
-            native,
+            native: record.native.clone(),
+            runtime: record.runtime,
             door: None,
             watching,
         }

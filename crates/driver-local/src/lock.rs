@@ -3,9 +3,10 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -16,11 +17,27 @@ use crate::process;
 /// Held until dropped, and by subprocesses that have its descriptor.
 pub(crate) struct SandboxLock {
     file: File,
+    /// Subprocesses that have it and may be alive.
+    lent: AtomicUsize,
 }
 
 impl SandboxLock {
-    pub(crate) const fn file(&self) -> &File {
-        &self.file
+    const fn new(file: File) -> Self {
+        Self {
+            file,
+            lent: AtomicUsize::new(0),
+        }
+    }
+
+    /// To a subprocess; its descriptor is what that is to inherit.
+    pub(crate) fn lend(&self) -> RawFd {
+        self.lent.fetch_add(1, Ordering::AcqRel);
+        self.file.as_raw_fd()
+    }
+
+    /// That subprocess has ended by itself. Of one that was killed, children may be left that have it.
+    pub(crate) fn returned(&self) {
+        self.lent.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Waits for it. flock(2) has no timeout and no event, so it is tried with growing pauses; in
@@ -62,7 +79,7 @@ impl SandboxLock {
             .open(path)
             .at("opening", path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Self { file })),
+            Ok(()) => Ok(Some(Self::new(file))),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error).at("locking", path),
         }
@@ -81,6 +98,16 @@ impl SandboxLock {
             process::wait(&holder, grace);
         }
         Self::take(path, KILLED_WITHIN)
+    }
+}
+
+impl Drop for SandboxLock {
+    fn drop(&mut self) {
+        // Any other child of ours has a copy of the descriptor between its fork and its exec, and
+        // closing ours would leave the lock with it for that moment.
+        if self.lent.load(Ordering::Acquire) == 0 {
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
     }
 }
 

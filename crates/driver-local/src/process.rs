@@ -62,6 +62,37 @@ pub(crate) fn left(until: Instant) -> Option<Timespec> {
     })
 }
 
+/// A process by its number, where that is one in the control group `group` now.
+pub(crate) fn identify(pid: i32, group: &str) -> Option<Identity> {
+    let start = start_time(pid)?;
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let ours = groups.lines().any(|line| line.ends_with(group));
+    ours.then_some(Identity { pid, start })
+}
+
+/// Whether the process has a file open for writing that gVisor writes memory to.
+pub(crate) fn writes_memory(pid: i32) -> bool {
+    const NAMES: [&str; 3] = ["/checkpoint.img", "/pages_meta.img", "/pages.img"];
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return false;
+    };
+    descriptors.flatten().any(|descriptor| {
+        let target = fs::read_link(descriptor.path()).unwrap_or_default();
+        let target = target.to_string_lossy();
+        let target = target.trim_end_matches(" (deleted)");
+        NAMES.iter().any(|name| target.ends_with(name))
+            && is_writable(pid, &descriptor.file_name().to_string_lossy())
+    })
+}
+
+fn is_writable(pid: i32, descriptor: &str) -> bool {
+    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    flags
+        .and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok())
+        .is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+}
+
 /// Field 22 of /proc/PID/stat. The name, field 2, may hold anything, also parentheses.
 fn start_time(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -7,12 +7,14 @@ use overwinter_driver::{DriverError, Observation};
 use overwinter_lifecycle::ids::SandboxId;
 use overwinter_lifecycle::steps::Observed;
 
+use crate::artifact;
 use crate::cgroup::Freezer;
-use crate::compute::Look;
-use crate::driver::{Shared, blocking};
+use crate::compute::{Look, Running};
+use crate::driver::{Shared, Turn, blocking};
 use crate::error::LocalError;
 use crate::host::Host;
 use crate::lock::SandboxLock;
+use crate::runtime::Kind;
 use crate::teardown;
 
 /// To end what a half-done effect left.
@@ -47,7 +49,7 @@ impl Shared {
         patience: Duration,
     ) -> Result<(), DriverError> {
         let entry = self.entry(sandbox);
-        let _alone = self.alone(&entry, patience).await?;
+        let alone = self.alone(&entry, patience).await?;
         let host = Arc::clone(&self.host);
         let dir = host.layout.sandbox(sandbox);
         let (lock, look) = blocking(move || {
@@ -74,16 +76,93 @@ impl Shared {
         .await
         .map_err(LocalError::unsettled)?;
         match look {
-            Look::Running(running) if running.freezer == Freezer::Frozen => {
-                let live = self.watch_of(sandbox, running);
-                entry.set_live(Some(live));
+            Look::Running(running) => {
+                let turn = Turn::to_recover(entry, lock, alone);
+                self.settle_running(&turn, sandbox, running).await?;
             }
-            Look::Running(running) => self
-                .open_door(&entry, sandbox, running)
-                .map_err(LocalError::unsettled)?,
             Look::Nothing | Look::Remains(_) => entry.set_live(None),
         }
-        drop(lock);
         Ok(())
+    }
+
+    /// Makes it what an observation will say: frozen, or running with its socket open.
+    async fn settle_running(
+        self: &Arc<Self>,
+        turn: &Turn,
+        sandbox: SandboxId,
+        running: Running,
+    ) -> Result<(), DriverError> {
+        let native = running.record.native.clone();
+        let frozen = match (running.freezer, running.record.runtime) {
+            (Freezer::Frozen, _) => true,
+            // Its memory was being written to disk.
+            (Freezer::Thawed | Freezer::Freezing, Kind::Gvisor)
+                if running.record.saving.is_some() =>
+            {
+                return self.settle_saving(turn, sandbox, running).await;
+            }
+            (Freezer::Thawed | Freezer::Freezing, Kind::Runc) => false,
+            // A freeze or what deepens it was cut short where the group was thawed for the sentry.
+            (Freezer::Thawed | Freezer::Freezing, Kind::Gvisor) if running.record.asleep => {
+                let host = Arc::clone(&self.host);
+                let until = turn.until;
+                blocking(move || host.cgroups.freeze(&native, until))
+                    .await
+                    .map_err(LocalError::unsettled)?;
+                true
+            }
+            (Freezer::Thawed | Freezer::Freezing, Kind::Gvisor) => {
+                let woken = self.wake(turn, &running.record).await;
+                woken.map_err(LocalError::unsettled)?;
+                false
+            }
+        };
+        self.watch_settled(turn, sandbox, running, frozen)
+    }
+
+    /// With its memory on disk it must not run on: the next call ends it.
+    async fn settle_saving(
+        self: &Arc<Self>,
+        turn: &Turn,
+        sandbox: SandboxId,
+        mut running: Running,
+    ) -> Result<(), DriverError> {
+        let dir = self.host.layout.sandbox(sandbox);
+        let birth = running.record.birth;
+        let taken = blocking(move || Ok(artifact::taken_of(&dir, sandbox, birth)));
+        let taken = taken.await.map_err(LocalError::unsettled)?;
+        if !taken.is_empty() {
+            running.record.asleep = true;
+        }
+        self.undone(turn, sandbox, running)
+            .await
+            .map_err(LocalError::unsettled)?;
+        match self.host.look(sandbox).map_err(LocalError::unsettled)? {
+            Look::Running(now) => {
+                let frozen = now.freezer == Freezer::Frozen;
+                self.watch_settled(turn, sandbox, now, frozen)
+            }
+            Look::Nothing | Look::Remains(_) => {
+                turn.entry.set_live(None);
+                Ok(())
+            }
+        }
+    }
+
+    fn watch_settled(
+        &self,
+        turn: &Turn,
+        sandbox: SandboxId,
+        running: Running,
+        frozen: bool,
+    ) -> Result<(), DriverError> {
+        if frozen {
+            let live = self.watch_of(sandbox, running);
+            turn.entry.set_live(Some(live));
+            Ok(())
+        } else {
+            self.open_door(&turn.entry, sandbox, running)
+                .map_err(LocalError::unsettled)
+        }
     }
 }

@@ -9,18 +9,24 @@ use std::time::{Duration, Instant};
 
 use overwinter_lifecycle::ids::SandboxId;
 
-use crate::compute::RuntimeState;
+use crate::artifact;
 use crate::error::{At, LocalError, ignore_missing};
 use crate::host::Host;
 use crate::mounts;
 use crate::process::{self, Identity};
+use crate::runtime::RuntimeState;
 
 /// Ends the compute `native`, whatever there is of it. Idempotent; nothing there is fine.
 ///
 /// On an error something of it may be left, and the next call goes on from there.
 pub(crate) fn end(host: &Host, native: &str, until: Instant) -> Result<(), LocalError> {
-    let first = RuntimeState::read(&host.layout.runtime_root(), native)?;
-    end_from(host, native, first.map(|state| state.identity()), until)
+    let first = RuntimeState::read(&host.layout, native)?;
+    end_from(
+        host,
+        native,
+        first.and_then(|state| state.identity()),
+        until,
+    )
 }
 
 /// The same, where PID 1 is known.
@@ -33,8 +39,10 @@ pub(crate) fn end_from(
     end_processes(host, native, first, until)?;
     host.cgroups.remove(native, until)?;
     mounts::detach(&host.layout.mounts_of(native))?;
-    let state = host.layout.runtime_root().join(native);
-    ignore_missing(fs::remove_dir_all(&state)).at("removing", &state)
+    for state in host.layout.runtime_states(native) {
+        ignore_missing(fs::remove_dir_all(&state)).at("removing", &state)?;
+    }
+    Ok(())
 }
 
 fn end_processes(
@@ -100,6 +108,7 @@ pub(crate) fn end_others(
 /// Removes the note of a compute that has ended.
 pub(crate) fn forget(host: &Host, sandbox: SandboxId) -> Result<(), LocalError> {
     let dir = host.layout.sandbox(sandbox);
+    artifact::sweep(&dir)?;
     let bundle = dir.bundle();
     ignore_missing(fs::remove_dir_all(&bundle)).at("removing", &bundle)?;
     let note = dir.compute();

@@ -5,13 +5,17 @@
 mod common;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use common::{Bed, Outcome, Sweep, busybox_image, cannot_run, host_leftovers, supervisor};
+use common::{
+    Bed, Outcome, Sweep, busybox_image, cannot_run, host_leftovers, runsc, sentries, supervisor,
+    until,
+};
+use overwinter_api::supervisor as wire;
 use overwinter_driver::attach::{AttachProof, AttachRefused, Io};
-use overwinter_driver::testkit::conformance::{self, Backend, TestLedger, TestPort};
+use overwinter_driver::testkit::conformance::{self, Backend, Subject, TestLedger, TestPort};
 use overwinter_driver::{Agent, AttachPort, Driver, Peer, PinnedImage};
 use overwinter_driver_local::{LocalConfig, LocalDriver};
 use overwinter_lifecycle::ids::SandboxId;
@@ -53,8 +57,11 @@ struct Host {
 }
 
 impl Host {
-    fn new(supervisor: PathBuf) -> Result<Self, Box<dyn std::error::Error>> {
+    fn new(runtime: &Path, supervisor: PathBuf) -> Result<Self, Box<dyn std::error::Error>> {
         let (folder, mut config) = Bed::place()?;
+        config.runtime = runtime.to_owned();
+        // What is offered is what this one can do.
+        config.also = Vec::new();
         config.supervisor = supervisor;
         let wires = Arc::new(Wires {
             port: TestPort::new(),
@@ -110,6 +117,16 @@ impl Backend for Host {
 
     async fn kill(&self, sandbox: SandboxId) {
         let of_it = sandbox.0.simple().to_string();
+        let sentries = fs::read_dir(sentries(&self.config)).into_iter().flatten();
+        for entry in sentries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&of_it) {
+                let state = fs::read(entry.path().join("c_sandbox:c.state")).unwrap();
+                let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+                let pid = i32::try_from(state["sandbox"]["pid"].as_i64().unwrap()).unwrap();
+                // SAFETY: a signal to the process that the test has started.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+            }
+        }
         for entry in fs::read_dir(self.config.state_dir.join("runc"))
             .unwrap()
             .flatten()
@@ -145,7 +162,94 @@ async fn the_local_driver_conforms() -> Outcome {
     let (None, Some(binary)) = (cannot_run(), supervisor()) else {
         return Ok(());
     };
-    let report = conformance::run(|| async { Host::new(binary.clone()).unwrap() }).await;
-    assert!(report.failed.is_empty(), "{report}");
+    conforms(Path::new("runc"), &binary).await;
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_conforms_with_gvisor() -> Outcome {
+    let (Some(runsc), Some(binary)) = (runsc(), supervisor()) else {
+        return Ok(());
+    };
+    conforms(&runsc, &binary).await;
+    Ok(())
+}
+
+/// Who is inside becomes the users that it is asked to be, by ways of gVisor's own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_and_programs_are_their_users_own_on_gvisor() -> Outcome {
+    let (Some(runsc), Some(binary)) = (runsc(), supervisor()) else {
+        return Ok(());
+    };
+    let host = Host::new(&runsc, binary)?;
+    let (mut subject, agent) = Subject::created(&host).await;
+    let folder = |path: &str, mode, user: &str| wire::MakeDirectoryRequest {
+        path: path.as_bytes().to_vec().into(),
+        mode,
+        user: user.to_owned(),
+        ..Default::default()
+    };
+    agent
+        .make_directory(folder("/workspace/open", 0o777, ""))
+        .await?;
+    agent
+        .make_directory(folder("/workspace/shut", 0o700, ""))
+        .await?;
+    agent
+        .make_directory(folder("/workspace/open/own", 0o755, "1000"))
+        .await?;
+    let refused = agent
+        .make_directory(folder("/workspace/shut/own", 0o755, "1000"))
+        .await;
+    assert!(refused.is_err(), "a user got into root's folder");
+    // The worker that acted as a user is itself again.
+    agent
+        .make_directory(folder("/workspace/shut/roots", 0o755, ""))
+        .await?;
+
+    let script = "id -u > /workspace/open/id; grep CapEff /proc/self/status >> /workspace/open/id; \
+        kill -9 1 2>> /workspace/open/id; cat /run/overwinter/attach 2> /dev/null >> /workspace/open/id; \
+        touch /workspace/open/done";
+    let start = wire::ExecStart {
+        process_id: "00000000-0000-4000-8000-000000000003".to_owned(),
+        process: wire::ProcessSpec {
+            command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+            user: "1000".to_owned(),
+            ..Default::default()
+        }
+        .into(),
+    };
+    agent.start_process(start).await?;
+    let open = host
+        .config
+        .state_dir
+        .join(format!("sandboxes/{}/workspace/open", subject.id));
+    until("it has run", || open.join("done").exists()).await?;
+    let seen = fs::read_to_string(open.join("id"))?;
+    let mut lines = seen.lines();
+    assert_eq!(lines.next(), Some("1000"));
+    assert!(
+        lines
+            .next()
+            .is_some_and(|line| line.ends_with("0000000000000000")),
+        "{seen}"
+    );
+    assert!(
+        lines.next().is_some_and(|line| line.contains("permitted")),
+        "{seen}"
+    );
+    assert_eq!(lines.next(), None, "the token was read");
+    for path in ["own", "id"] {
+        let owner = std::os::unix::fs::MetadataExt::uid(&fs::metadata(open.join(path))?);
+        assert_eq!(owner, 1000, "{path}");
+    }
+    subject.delete().await;
+    assert_eq!(host_leftovers(&host.config), Vec::<String>::new());
+    Ok(())
+}
+
+async fn conforms(runtime: &Path, supervisor: &Path) {
+    let make = || async { Host::new(runtime, supervisor.to_owned()).unwrap() };
+    let report = conformance::run(make).await;
+    assert!(report.failed.is_empty(), "{report}");
 }

@@ -134,6 +134,9 @@ pub struct ComputeSpec {
     pub resources: Resources,
     /// "none" today.
     pub network: String,
+    /// Names one of the driver's runtimes; empty: its default.
+    #[serde(default)]
+    pub runtime: String,
 }
 
 /// An image as it was found at create.

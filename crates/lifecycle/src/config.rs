@@ -19,6 +19,9 @@ pub struct Spec {
     pub main: Vec<String>,
     /// "none" today.
     pub network: String,
+    /// Names one of the driver's runtimes; empty: its default.
+    #[serde(default)]
+    pub runtime: String,
 }
 
 /// 0 is no limit.

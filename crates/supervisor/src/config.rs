@@ -14,6 +14,8 @@ pub struct Config {
     /// Whether this process owns its whole pid namespace: `terminate` then reaches everything
     /// in it, and no signal ends this process.
     pub pid1: bool,
+    /// The user that this process makes itself at its start, keeping its capabilities.
+    pub user: Option<u32>,
 }
 
 /// A command line that is not understood.
@@ -21,12 +23,14 @@ pub struct Config {
 pub enum UsageError {
     #[error("{flag} needs a value")]
     MissingValue { flag: String },
+    #[error("{flag}: {value} is no number")]
+    NoNumber { flag: String, value: String },
     #[error("unknown argument {argument}")]
     Unknown { argument: String },
 }
 
 impl Config {
-    /// Parses `--run-dir DIR`, `--workspace DIR` and `--no-pid1`. `OVERWINTER_RUN_DIR` and
+    /// Parses `--run-dir DIR`, `--workspace DIR`, `--user ID` and `--no-pid1`. `OVERWINTER_RUN_DIR` and
     /// `OVERWINTER_WORKSPACE` are the defaults of the first two, where set.
     pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, UsageError> {
         let folder = |variable: &str, default: &str| {
@@ -36,6 +40,7 @@ impl Config {
             run_dir: folder("OVERWINTER_RUN_DIR", "/run/overwinter"),
             workspace: folder("OVERWINTER_WORKSPACE", "/workspace"),
             pid1: std::process::id() == 1,
+            user: None,
         };
         let mut arguments = arguments.into_iter();
         while let Some(argument) = arguments.next() {
@@ -47,6 +52,13 @@ impl Config {
             match argument.to_str() {
                 Some("--run-dir") => config.run_dir = value()?.into(),
                 Some("--workspace") => config.workspace = value()?.into(),
+                Some("--user") => {
+                    let id = value()?.to_string_lossy().into_owned();
+                    config.user = Some(id.parse().map_err(|_| UsageError::NoNumber {
+                        flag: "--user".to_owned(),
+                        value: id,
+                    })?);
+                }
                 Some("--no-pid1") => config.pid1 = false,
                 Some(_) | None => {
                     return Err(UsageError::Unknown {

@@ -153,6 +153,23 @@ impl Own {
     }
 }
 
+/// Takes `id` as user and group of this process for good and keeps its capabilities: for runtimes
+/// that give capabilities to nobody but root. Must run before any other thread exists, and before
+/// what the kernel undoes when a process changes its user ([`crate::pid1::protect`]).
+///
+/// The flag that keeps them stays set for every thread, and is lost by the exec of a child.
+pub(crate) fn settle_as(id: u32) -> io::Result<()> {
+    let held = Capabilities::current()?;
+    // SAFETY: plain numbers.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0).into())?;
+        set_groups(&[])?;
+        check(libc::syscall(libc::SYS_setresgid, id, id, id))?;
+        check(libc::syscall(libc::SYS_setresuid, id, id, id))?;
+    }
+    held.apply()
+}
+
 /// Runs `work` on this thread with `user`'s file credentials. The thread has its own credentials
 /// back when this returns.
 ///
@@ -171,16 +188,7 @@ pub(crate) fn act_as<T>(
     }
     let _back = Restore(own);
     set_groups(&user.groups)?;
-    // SAFETY: plain numbers. Neither call reports failure; the second round reads back.
-    unsafe {
-        libc::syscall(libc::SYS_setfsgid, user.gid);
-        libc::syscall(libc::SYS_setfsuid, user.uid);
-        let gid = libc::syscall(libc::SYS_setfsgid, u32::MAX);
-        let uid = libc::syscall(libc::SYS_setfsuid, u32::MAX);
-        if gid as u32 != user.gid || uid as u32 != user.uid {
-            return Err(io::Error::from_raw_os_error(libc::EPERM));
-        }
-    }
+    set_file_ids(user.uid, user.gid)?;
     if user.uid != 0 {
         // From the reserved user the kernel drops nothing by itself. Permitted stays: it is the
         // way back.
@@ -202,12 +210,8 @@ impl Drop for Restore<'_> {
             .capabilities
             .apply()
             .and_then(|()| set_groups(&own.groups));
-        // SAFETY: plain numbers; going back to one's own effective ids is always allowed.
-        unsafe {
-            libc::syscall(libc::SYS_setfsuid, own.uid);
-            libc::syscall(libc::SYS_setfsgid, own.gid);
-        }
-        // setfsuid(0) may have raised effective capabilities, never lowered them below ours.
+        let restored = restored.and_then(|()| set_file_ids(own.uid, own.gid));
+        // Leaving user 0 lowers effective capabilities, and going there raises them.
         if restored.is_err() || own.capabilities.apply().is_err() {
             // A worker with a user's credentials must serve nobody else, and ending the process
             // would end the sandbox: this thread waits for ever.
@@ -216,6 +220,31 @@ impl Drop for Restore<'_> {
             }
         }
     }
+}
+
+/// Sets whom the kernel asks about this thread's file accesses.
+///
+/// Without setfsuid(2) (gVisor has none) the effective ids do: they decide whom this thread may
+/// signal, never who may signal or trace it, which the real and saved ones do.
+fn set_file_ids(uid: u32, gid: u32) -> io::Result<()> {
+    // SAFETY: plain numbers. Neither of the first two reports failure; the second round reads back.
+    unsafe {
+        libc::syscall(libc::SYS_setfsgid, gid);
+        if libc::syscall(libc::SYS_setfsuid, uid) < 0
+            && io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS)
+        {
+            const SAME: u32 = u32::MAX;
+            check(libc::syscall(libc::SYS_setresgid, SAME, gid, SAME))?;
+            check(libc::syscall(libc::SYS_setresuid, SAME, uid, SAME))?;
+            return Ok(());
+        }
+        let now_gid = libc::syscall(libc::SYS_setfsgid, u32::MAX);
+        let now_uid = libc::syscall(libc::SYS_setfsuid, u32::MAX);
+        if now_gid as u32 != gid || now_uid as u32 != uid {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+    }
+    Ok(())
 }
 
 fn set_groups(groups: &[u32]) -> io::Result<()> {

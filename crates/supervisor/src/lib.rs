@@ -33,6 +33,8 @@ const WORKER_IDLE: Duration = Duration::from_secs(2);
 /// Why the supervisor cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
+    #[error("cannot become the user that it was told to be: {0}")]
+    User(io::Error),
     #[error("cannot protect this process: {0}")]
     Protect(io::Error),
     #[error("cannot read this process's own identity: {0}")]
@@ -46,6 +48,9 @@ pub enum RunError {
 /// Runs until the end of the sandbox. Returns only on a failure to start, or, when this is not
 /// PID 1, on SIGTERM.
 pub fn run(config: Config) -> Result<(), RunError> {
+    if let Some(user) = config.user {
+        credentials::settle_as(user).map_err(RunError::User)?;
+    }
     let signals = pid1::protect().map_err(RunError::Protect)?;
     let own = credentials::Own::read().map_err(RunError::Identity)?;
     own.raise_open_files();

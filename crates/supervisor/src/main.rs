@@ -9,7 +9,9 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(error) => {
             eprintln!("overwinter-supervisor: {error}");
-            eprintln!("usage: overwinter-supervisor [--run-dir DIR] [--workspace DIR] [--no-pid1]");
+            eprintln!(
+                "usage: overwinter-supervisor [--run-dir DIR] [--workspace DIR] [--user ID] [--no-pid1]"
+            );
             return ExitCode::from(2);
         }
     };

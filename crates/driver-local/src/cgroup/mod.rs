@@ -206,6 +206,45 @@ impl Cgroups {
         }
     }
 
+    /// The file of the memory controller that has this name on v1, or that on v2. None: no such
+    /// controller.
+    fn memory_file(&self, native: &str, v1: &str, v2: &str) -> Option<PathBuf> {
+        let name = match self.hierarchies {
+            Hierarchies::Unified(_) => v2,
+            Hierarchies::Legacy { .. } => v1,
+        };
+        let mut files = self.folders(native).map(|folder| folder.join(name));
+        files.find(|file| file.exists())
+    }
+
+    /// Bytes that it holds. None: not known.
+    pub(crate) fn memory_used(&self, native: &str) -> Option<u64> {
+        let file = self.memory_file(native, "memory.usage_in_bytes", "memory.current")?;
+        fs::read_to_string(file).ok()?.trim().parse().ok()
+    }
+
+    /// The limit of its memory, in the kernel's words. None: there is no such controller.
+    pub(crate) fn memory_limit(&self, native: &str) -> Option<String> {
+        let file = self.memory_file(native, "memory.limit_in_bytes", "memory.max")?;
+        let text = fs::read_to_string(file).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    pub(crate) fn set_memory_limit(&self, native: &str, limit: &str) -> Result<(), LocalError> {
+        match self.memory_file(native, "memory.limit_in_bytes", "memory.max") {
+            Some(file) => fs::write(&file, limit).at("writing", &file),
+            None => Ok(()),
+        }
+    }
+
+    /// What stands for no limit.
+    pub(crate) const fn unlimited(&self) -> &'static str {
+        match self.hierarchies {
+            Hierarchies::Unified(_) => "max",
+            Hierarchies::Legacy { .. } => "-1",
+        }
+    }
+
     /// Controllers that are there, for `doctor`.
     pub(crate) fn controllers(&self) -> BTreeSet<String> {
         match &self.hierarchies {

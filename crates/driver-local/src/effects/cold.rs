@@ -19,6 +19,7 @@ use overwinter_driver::{
 use overwinter_lifecycle::ids::SandboxId;
 
 use super::effected;
+use crate::artifact::Generation;
 use crate::attach::{self, Door};
 use crate::bundle::Bundle;
 use crate::compute::{ComputeRecord, Look, Running};
@@ -28,6 +29,7 @@ use crate::host::{Host, folder};
 use crate::live::Live;
 use crate::lock::SandboxLock;
 use crate::mounts::{Mounted, Plan};
+use crate::runtime::{Kind, Runtime};
 use crate::{image, teardown};
 
 /// What remains of a deadline that is up is too little to clear up in.
@@ -40,7 +42,7 @@ impl Shared {
         spec: ComputeSpec,
         credentials: Credentials,
     ) -> Result<Effected, DriverError> {
-        admit(&spec)?;
+        admit(&self.host, &spec)?;
         let mut turn = self.turn(ctx).await?;
         let sandbox = ctx.sandbox();
         let had_storage = self.host.has_storage(sandbox);
@@ -83,7 +85,7 @@ impl Shared {
         spec: ComputeSpec,
         credentials: Credentials,
     ) -> Result<Effected, DriverError> {
-        admit(&spec)?;
+        admit(&self.host, &spec)?;
         let turn = self.turn(ctx).await?;
         if !self.host.has_storage(ctx.sandbox()) {
             return Err(DriverError::Missing("its storage is not there".to_owned()));
@@ -102,27 +104,12 @@ impl Shared {
     ) -> Result<Effected, DriverError> {
         let sandbox = ctx.sandbox();
         let native = ctx.key.native_name();
-        let host = Arc::clone(&self.host);
-        let until = turn.until;
-        let look = blocking(move || {
-            let look = host.look(sandbox)?;
-            if let Look::Nothing | Look::Remains(_) = look {
-                teardown::end_others(&host, sandbox, None, until)?;
-            }
-            Ok(look)
-        })
-        .await
-        .map_err(LocalError::unsettled)?;
-        match look {
-            Look::Running(running) if running.record.native == native => {
+        match self.clear_for(turn, sandbox).await? {
+            Some(running) if running.record.native == native => {
                 return self.again(turn, running, &credentials).await;
             }
-            Look::Running(_) => {
-                return Err(DriverError::Unknown(
-                    "compute of an earlier effect is still there".to_owned(),
-                ));
-            }
-            Look::Nothing | Look::Remains(_) => turn.entry.set_live(None),
+            Some(_) => return Err(another_runs()),
+            None => {}
         }
 
         let begun = self.make(turn, ctx, spec, credentials, storage).await;
@@ -150,8 +137,34 @@ impl Shared {
         }
     }
 
+    /// What runs; where nothing does, nothing is left either when this returns.
+    pub(super) async fn clear_for(
+        self: &Arc<Self>,
+        turn: &Turn,
+        sandbox: SandboxId,
+    ) -> Result<Option<Running>, DriverError> {
+        let host = Arc::clone(&self.host);
+        let until = turn.until;
+        let look = blocking(move || {
+            let look = host.look(sandbox)?;
+            if let Look::Nothing | Look::Remains(_) = look {
+                teardown::end_others(&host, sandbox, None, until)?;
+            }
+            Ok(look)
+        })
+        .await
+        .map_err(LocalError::unsettled)?;
+        Ok(match look {
+            Look::Running(running) => Some(running),
+            Look::Nothing | Look::Remains(_) => {
+                turn.entry.set_live(None);
+                None
+            }
+        })
+    }
+
     /// The call is repeated and what it makes is there: only its credentials may be new.
-    async fn again(
+    pub(super) async fn again(
         self: &Arc<Self>,
         turn: &Turn,
         running: Running,
@@ -176,36 +189,55 @@ impl Shared {
         };
         let sandbox = ctx.sandbox();
         let native = ctx.key.native_name();
-        let mut record = ComputeRecord {
+        let runtime = self.runtime_of(&spec)?;
+        let record = ComputeRecord {
             native: native.clone(),
             birth: ctx.incarnation,
             boot_id: self.host.boot_id.clone(),
             supervisor: self.host.supervisor.clone(),
             first: None,
+            runtime: runtime.kind,
+            turning: false,
+            asleep: false,
+            saving: None,
         };
         let dir = self.host.layout.sandbox(sandbox);
-        let (door, mounted) = {
+        let Scene { door, mounted } = {
             let (shared, ctx, record) = (Arc::clone(self), ctx.clone(), record.clone());
-            blocking(move || shared.set_the_stage(&ctx, &spec, &credentials, storage, &record))
-                .await?
+            blocking(move || {
+                let dir = shared.host.layout.sandbox(sandbox);
+                Generation::raise(&dir, ctx.incarnation)?;
+                shared.set_the_stage(&ctx, &spec, &credentials, storage, &record)
+            })
+            .await?
         };
         {
             let _starting = self.starting.read().await;
             self.host.cgroups.prepare()?;
-            self.host
-                .runtime
-                .run(&dir.bundle(), &native, lock.file(), turn.until)
-                .await?;
+            let call = self.host.call(&dir, &record, lock, turn.until);
+            runtime.run(&call).await?;
         }
-        let host = Arc::clone(&self.host);
         // The sandbox has its own by now, and nobody waits for this.
-        let detaching = Arc::clone(&host);
+        let detaching = Arc::clone(&self.host);
         tokio::task::spawn_blocking(move || {
             drop(mounted);
             drop(detaching);
         });
+        self.watch_new(turn, sandbox, record, &runtime, door).await
+    }
+
+    /// What the runtime says it has started.
+    pub(super) async fn watch_new(
+        &self,
+        turn: &Turn,
+        sandbox: SandboxId,
+        mut record: ComputeRecord,
+        runtime: &Runtime,
+        door: Door,
+    ) -> Result<(), LocalError> {
+        let host = Arc::clone(&self.host);
         let look = blocking(move || {
-            record.first = record.find_first(&host.layout.runtime_root())?;
+            record.first = record.find_first(&host.layout)?;
             // Saves reading the runtime's long state at each look. On a full disk it is read.
             let _ = record.write(&host.layout.sandbox(sandbox));
             host.look(sandbox)
@@ -213,7 +245,7 @@ impl Shared {
         .await?;
         let Look::Running(running) = look else {
             return Err(LocalError::Runtime {
-                runtime: self.host.runtime.version.clone(),
+                runtime: runtime.version.clone(),
                 message: "PID 1 ended as soon as it was started".to_owned(),
             });
         };
@@ -223,16 +255,24 @@ impl Shared {
         Ok(())
     }
 
+    fn runtime_of(&self, spec: &ComputeSpec) -> Result<Arc<Runtime>, LocalError> {
+        let found = self.host.runtimes.named(&spec.runtime);
+        found.cloned().ok_or_else(|| LocalError::NoRuntime {
+            runtime: spec.runtime.clone(),
+            there: self.host.runtimes.names(),
+        })
+    }
+
     /// All that must be there before the runtime is called: the note first, by which whatever comes
     /// of it will be found.
-    fn set_the_stage(
+    pub(super) fn set_the_stage(
         &self,
         ctx: &EffectContext,
         spec: &ComputeSpec,
         credentials: &Credentials,
         storage: Storage,
         record: &ComputeRecord,
-    ) -> Result<(Door, Mounted), LocalError> {
+    ) -> Result<Scene, LocalError> {
         let host = &self.host;
         let sandbox = ctx.sandbox();
         let dir = host.layout.sandbox(sandbox);
@@ -246,11 +286,19 @@ impl Shared {
         folder(&dir.volatile, 0o700)?;
         attach::make_folder(&dir.attach(), base)?;
         folder(&dir.bundle(), 0o700)?;
+        let root = host.layout.runtime_root(record.runtime, &record.native);
+        match record.runtime {
+            Kind::Runc => {}
+            Kind::Gvisor => folder(&root, 0o700)?,
+        }
+        let path = dir.spec();
+        fs::write(&path, serde_json::to_vec(spec).at("writing", &path)?).at("writing", &path)?;
         record.write(&dir)?;
         attach::write(&dir.attach(), base, credentials)?;
-        let door = Door::open(&dir.attach(), sandbox, base, Arc::clone(&self.port))?;
-        let mounted = prepare(host, ctx, spec, base)?;
-        Ok((door, mounted))
+        let user = record.runtime.peer(base);
+        let door = Door::open(&dir.attach(), sandbox, base, user, Arc::clone(&self.port))?;
+        let mounted = prepare(host, ctx, spec, record.runtime, base)?;
+        Ok(Scene { door, mounted })
     }
 
     pub(crate) fn watch_of(&self, sandbox: SandboxId, running: Running) -> Live {
@@ -259,7 +307,7 @@ impl Shared {
             held: running.record.birth,
         };
         Live::watch(
-            running.record.native,
+            &running.record,
             running.pidfd,
             changed,
             Arc::clone(&self.watchers),
@@ -292,25 +340,50 @@ impl Shared {
     ) -> Result<(), LocalError> {
         let base = self.host.ranges.take(sandbox)?;
         let folder = self.host.layout.sandbox(sandbox).attach();
+        let user = running.record.runtime.peer(base);
         let mut slot = entry.live.lock().unwrap_or_else(PoisonError::into_inner);
         let live = match &mut *slot {
             Some(live) if live.native == running.record.native => live,
             other => other.insert(self.watch_of(sandbox, running)),
         };
         if live.door.is_none() {
-            live.door = Some(Door::open(&folder, sandbox, base, Arc::clone(&self.port))?);
+            live.door = Some(Door::open(
+                &folder,
+                sandbox,
+                base,
+                user,
+                Arc::clone(&self.port),
+            )?);
         }
         Ok(())
     }
 }
 
+/// What the runtime needs, and only while it starts something.
+pub(super) struct Scene {
+    pub(super) door: Door,
+    pub(super) mounted: Mounted,
+}
+
+/// A start is never issued beside another compute.
+pub(super) fn another_runs() -> DriverError {
+    DriverError::Unknown("compute of an earlier effect is still there".to_owned())
+}
+
 #[derive(Clone, Copy)]
-enum Storage {
+pub(super) enum Storage {
     Make,
     Keep,
 }
 
-fn admit(spec: &ComputeSpec) -> Result<(), DriverError> {
+fn admit(host: &Host, spec: &ComputeSpec) -> Result<(), DriverError> {
+    if host.runtimes.named(&spec.runtime).is_none() {
+        return Err(DriverError::Unsupported(format!(
+            "the runtime `{}`: this driver has {}",
+            spec.runtime,
+            host.runtimes.names()
+        )));
+    }
     match spec.network.as_str() {
         "" | "none" => Ok(()),
         other => Err(DriverError::Unsupported(format!(
@@ -367,6 +440,7 @@ fn prepare(
     host: &Host,
     ctx: &EffectContext,
     spec: &ComputeSpec,
+    runtime: Kind,
     base: u32,
 ) -> Result<Mounted, LocalError> {
     let native = ctx.key.native_name();
@@ -384,6 +458,7 @@ fn prepare(
     let config = Bundle {
         ctx,
         spec,
+        runtime,
         mounted: &mounted,
         base,
         gateway: &host.config.gateway_id,

@@ -1,5 +1,5 @@
-//! `delete` and the removal of debts: nothing is left, in this order: processes, storage, and only
-//! then the range of ids. Nothing here needs space on the disk.
+//! `delete` and the removal of debts: nothing is left, in this order: processes, the key to memory on
+//! disk, storage, and only then the range of ids. Nothing here needs space on the disk.
 
 use std::fs;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use overwinter_lifecycle::ids::SandboxId;
 use tokio::sync::oneshot;
 
 use super::effected;
+use crate::artifact;
 use crate::driver::{Shared, blocking};
 use crate::error::{At, LocalError, ignore_missing};
 use crate::teardown;
@@ -52,8 +53,18 @@ impl Shared {
                     .await
                     .map_err(LocalError::unsettled)
             }
-            // No depth of this driver's leaves one.
-            DebtKind::Artifact => Ok(()),
+            DebtKind::Artifact => {
+                let name = debt.reference.clone();
+                if crate::host::Host::sandbox_of(&name) != Some(sandbox) || name.contains('/') {
+                    return Err(DriverError::Rejected(format!(
+                        "`{name}` names no artifact of this sandbox"
+                    )));
+                }
+                let dir = self.host.layout.sandbox(sandbox);
+                blocking(move || artifact::remove(&dir, &name))
+                    .await
+                    .map_err(LocalError::unsettled)
+            }
         }
     }
 
@@ -72,6 +83,8 @@ impl Shared {
         background("remove", move || {
             let host = &shared.host;
             let dir = host.layout.sandbox(sandbox);
+            artifact::destroy_key(&dir)?;
+            artifact::sweep(&dir)?;
             for folder in [&dir.volatile, &dir.kept] {
                 ignore_missing(fs::remove_dir_all(folder)).at("removing", folder)?;
             }

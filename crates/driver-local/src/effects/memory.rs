@@ -1,5 +1,6 @@
-//! `freeze`, its inverse, and new credentials for what runs. No process is spawned, and each is one
-//! piece of work off the threads that serve connections.
+//! `freeze`, its inverse, and new credentials for what runs. With runc no process is spawned, and
+//! each is one piece of work off the threads that serve connections; gVisor's tasks are halted and
+//! woken beside it (see `tasks`).
 
 use std::sync::{Arc, PoisonError};
 
@@ -10,9 +11,10 @@ use overwinter_lifecycle::ids::SandboxId;
 
 use super::{effected, read_reference, reference};
 use crate::cgroup::Freezer;
-use crate::compute::{Look, Running};
+use crate::compute::{ComputeRecord, Look, Running};
 use crate::driver::{Shared, Turn, blocking_effect};
 use crate::error::LocalError;
+use crate::runtime::Kind;
 use crate::{process, teardown};
 
 impl Shared {
@@ -21,9 +23,33 @@ impl Shared {
         self: &Arc<Self>,
         ctx: &EffectContext,
     ) -> Result<Effected, DriverError> {
-        let turn = self.turn(ctx).await?;
-        let (shared, sandbox) = (Arc::clone(self), ctx.sandbox());
+        let turn = Arc::new(self.turn(ctx).await?);
+        let sandbox = ctx.sandbox();
         let _freezing = self.freezing.acquire().await;
+        match self.kind_of(&turn, sandbox).await? {
+            Kind::Runc => self.freeze_group(&turn, sandbox).await,
+            Kind::Gvisor => {
+                self.halt_to_freeze(&turn, sandbox).await?;
+                match self.freeze_group(&turn, sandbox).await {
+                    Err(error) if error.surely_no_effect() => {
+                        let running = self.running_now(sandbox).await?;
+                        Err(match running {
+                            Some(now) => self.back_to_work(&turn, &now.record, error).await,
+                            None => error,
+                        })
+                    }
+                    other => other,
+                }
+            }
+        }
+    }
+
+    async fn freeze_group(
+        self: &Arc<Self>,
+        turn: &Arc<Turn>,
+        sandbox: SandboxId,
+    ) -> Result<Effected, DriverError> {
+        let (shared, turn) = (Arc::clone(self), Arc::clone(turn));
         blocking_effect(move || {
             let Some(running) = shared.running(sandbox)? else {
                 return shared.memory_is_gone(&turn, sandbox);
@@ -53,9 +79,10 @@ impl Shared {
                 live.door = None;
             }
             let held = running.record.birth;
+            let record = shared.note_sleep(sandbox, running.record, true)?;
             let mut effected = effected(Compute::Frozen { held });
-            effected.reference = reference(&running.record)
-                .map_err(|error| DriverError::Unknown(error.to_string()))?;
+            effected.reference =
+                reference(&record).map_err(|error| DriverError::Unknown(error.to_string()))?;
             Ok(effected)
         })
         .await
@@ -68,9 +95,11 @@ impl Shared {
         reference: DriverReference,
         credentials: Credentials,
     ) -> Result<Effected, DriverError> {
-        let turn = self.turn(ctx).await?;
+        let turn = Arc::new(self.turn(ctx).await?);
         let (shared, sandbox) = (Arc::clone(self), ctx.sandbox());
-        blocking_effect(move || {
+        let taken = Arc::clone(&turn);
+        let effected = blocking_effect(move || {
+            let turn = taken;
             let gone =
                 || DriverError::Missing("the frozen compute is not there any more".to_owned());
             let running = shared.running(sandbox)?.ok_or_else(gone)?;
@@ -88,13 +117,51 @@ impl Shared {
             }
             let held = running.record.birth;
             let native = running.record.native.clone();
+            shared.note_sleep(sandbox, running.record.clone(), false)?;
             shared
                 .let_in(&turn, sandbox, running, &credentials)
                 .map_err(LocalError::without_effect)?;
             shared.host.cgroups.thaw(&native).map_err(LocalError::unsettled)?;
             Ok(effected(Compute::Live { held }))
         })
-        .await
+        .await?;
+        self.wake_now(&turn, sandbox).await?;
+        Ok(effected)
+    }
+
+    /// The second half of a thaw.
+    async fn wake_now(
+        self: &Arc<Self>,
+        turn: &Turn,
+        sandbox: SandboxId,
+    ) -> Result<(), DriverError> {
+        match self.kind_of(turn, sandbox).await? {
+            Kind::Runc => Ok(()),
+            Kind::Gvisor => match self.running_now(sandbox).await? {
+                Some(running) => {
+                    let woken = self.wake(turn, &running.record).await;
+                    woken.map_err(LocalError::unsettled)
+                }
+                None => Err(DriverError::Unknown("it ended as it was woken".to_owned())),
+            },
+        }
+    }
+
+    /// gVisor: whether its tasks are to stay halted, so that whoever finds the group thawed knows.
+    fn note_sleep(
+        &self,
+        sandbox: SandboxId,
+        record: ComputeRecord,
+        asleep: bool,
+    ) -> Result<ComputeRecord, DriverError> {
+        if record.runtime == Kind::Runc || record.asleep == asleep {
+            return Ok(record);
+        }
+        let record = ComputeRecord { asleep, ..record };
+        record
+            .write(&self.host.layout.sandbox(sandbox))
+            .map_err(LocalError::unsettled)?;
+        Ok(record)
     }
 
     pub(crate) async fn reattach(
@@ -102,9 +169,11 @@ impl Shared {
         ctx: &EffectContext,
         credentials: Credentials,
     ) -> Result<Effected, DriverError> {
-        let turn = self.turn(ctx).await?;
+        let turn = Arc::new(self.turn(ctx).await?);
         let (shared, sandbox) = (Arc::clone(self), ctx.sandbox());
-        blocking_effect(move || {
+        let taken = Arc::clone(&turn);
+        let effected = blocking_effect(move || {
+            let turn = taken;
             let Some(running) = shared.running(sandbox)? else {
                 return Err(DriverError::Missing("no compute is there".to_owned()));
             };
@@ -119,7 +188,13 @@ impl Shared {
                 .map_err(LocalError::without_effect)?;
             Ok(effected(compute))
         })
-        .await
+        .await?;
+        match effected.compute {
+            // A suspend that was broken off may have left its tasks halted.
+            Compute::Live { .. } => self.wake_now(&turn, sandbox).await?,
+            Compute::Frozen { .. } | Compute::Absent | Compute::Unknown => {}
+        }
+        Ok(effected)
     }
 
     fn running(&self, sandbox: SandboxId) -> Result<Option<Running>, DriverError> {

@@ -1,14 +1,20 @@
 //! The effects, a file a kind. Each begins with its turn ([`crate::driver::Turn`]), looks at what is
 //! there, and says at its end what is so.
 
+mod checkpoint;
 mod cold;
 mod delete;
 mod memory;
+mod restore;
 mod stop;
+mod tasks;
 
-use overwinter_driver::{Compute, DriverReference, Effected};
+use overwinter_driver::{Compute, Debt, DebtKind, DriverReference, Effected};
+use overwinter_lifecycle::ids::EffectKey;
 
+use crate::artifact;
 use crate::compute::ComputeRecord;
+use crate::layout::SandboxDir;
 
 /// Stamped on every reference of this driver's.
 pub(crate) const DRIVER: &str = "local";
@@ -26,6 +32,22 @@ fn effected(compute: Compute) -> Effected {
         leftovers: Vec::new(),
         remarks: Vec::new(),
     }
+}
+
+/// Artifacts that are of no more use once this effect is done.
+fn owed(dir: &SandboxDir, key: EffectKey) -> Vec<Debt> {
+    owed_but(dir, key, None)
+}
+
+fn owed_but(dir: &SandboxDir, key: EffectKey, kept: Option<&str>) -> Vec<Debt> {
+    let names = artifact::names(dir).into_iter();
+    let owed = names.filter(|name| kept != Some(name.as_str()));
+    owed.map(|reference| Debt {
+        key,
+        kind: DebtKind::Artifact,
+        reference,
+    })
+    .collect()
 }
 
 /// To frozen compute: which one, and under which boot of which host.

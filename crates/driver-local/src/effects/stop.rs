@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use overwinter_driver::{Compute, DriverError, EffectContext, Effected};
 
-use super::effected;
+use super::{effected, owed};
 use crate::compute::ComputeRecord;
 use crate::driver::{Shared, blocking};
 use crate::error::{At, LocalError};
@@ -62,6 +62,7 @@ impl Shared {
         effected
             .remarks
             .push(format!("sync={:.1}ms", synced.as_secs_f64() * 1000.0));
+        effected.leftovers = owed(&self.host.layout.sandbox(sandbox), ctx.key);
         Ok(effected)
     }
 }

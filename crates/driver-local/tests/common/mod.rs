@@ -50,6 +50,24 @@ pub fn cannot_run() -> Option<&'static str> {
     why
 }
 
+/// gVisor's runtime, where it has been installed. Loud where it has not, as [`cannot_run`].
+pub fn runsc() -> Option<PathBuf> {
+    if cannot_run().is_some() {
+        return None;
+    }
+    let named = std::env::var_os("OVERWINTER_RUNSC").map(PathBuf::from);
+    let usual = ["/usr/local/bin/runsc", "/usr/bin/runsc"].map(PathBuf::from);
+    let found = named.into_iter().chain(usual).find(|path| path.is_file());
+    if found.is_none() {
+        assert!(
+            std::env::var_os("OVERWINTER_REQUIRE_LOCAL").is_none(),
+            "OVERWINTER_REQUIRE_LOCAL is set, and runsc is not installed"
+        );
+        eprintln!("SKIPPED: needs runsc (make setup, or OVERWINTER_RUNSC)");
+    }
+    found
+}
+
 fn rustix_is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0)
 }
@@ -129,7 +147,13 @@ impl Bed {
 
     /// PID 1 is `init`, run by the image's shell.
     pub async fn new(init: &str) -> Result<Self, Box<dyn std::error::Error>> {
+        Self::on(Path::new("runc"), init).await
+    }
+
+    /// The same with a runtime of one's choice.
+    pub async fn on(runtime: &Path, init: &str) -> Result<Self, Box<dyn std::error::Error>> {
         let (folder, mut config) = Self::place()?;
+        config.runtime = runtime.to_owned();
         config.init_args = Some(["/bin/sh", "-c", init].map(str::to_owned).to_vec());
         let (driver, receipts, connections) = open(&config, Arc::default())?;
         let image = driver
@@ -169,6 +193,7 @@ impl Bed {
                 ..Resources::default()
             },
             network: "none".to_owned(),
+            runtime: String::new(),
         }
     }
 
@@ -200,6 +225,18 @@ impl Bed {
 
     pub fn sandbox_dir(&self, sandbox: SandboxId) -> PathBuf {
         self.state().join("sandboxes").join(sandbox.to_string())
+    }
+
+    /// Artifacts of checkpoints.
+    pub fn artifacts(&self, sandbox: SandboxId) -> PathBuf {
+        self.sandbox_dir(sandbox).join("artifacts")
+    }
+
+    /// A number that something inside writes to a file of the workspace; 0: none yet.
+    pub fn number(&self, sandbox: SandboxId, file: &str) -> u64 {
+        let path = self.sandbox_dir(sandbox).join("workspace").join(file);
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
     }
 
     /// What of a sandbox is in memory: below a folder named by that of the state.
@@ -254,16 +291,23 @@ impl Drop for Sweep {
 }
 
 /// What is left on the host of this gateway: mounts, control groups, folders.
-/// Where the driver has what a reboot ends.
-fn volatile(config: &LocalConfig) -> PathBuf {
+/// Where the driver has what a reboot ends: of its own, and of gVisor's runtime.
+pub fn volatile(config: &LocalConfig) -> PathBuf {
+    Path::new("/run/overwinter/sandboxes").join(short_name(config))
+}
+
+pub fn sentries(config: &LocalConfig) -> PathBuf {
+    Path::new("/run/overwinter/runsc").join(short_name(config))
+}
+
+fn short_name(config: &LocalConfig) -> String {
     let state = config.state_dir.canonicalize();
     let state = state.unwrap_or_else(|_| config.state_dir.clone());
     let digest = Sha256::digest(state.as_os_str().as_encoded_bytes());
-    let name: String = digest[..8]
+    digest[..8]
         .iter()
         .map(|byte| format!("{byte:02x}"))
-        .collect();
-    Path::new("/run/overwinter/sandboxes").join(name)
+        .collect()
 }
 
 pub fn host_leftovers(config: &LocalConfig) -> Vec<String> {
@@ -290,7 +334,7 @@ pub fn host_leftovers(config: &LocalConfig) -> Vec<String> {
         }
     }
     let kept = ["sandboxes", "ranges", "runc", "mnt"].map(|folder| state.join(folder));
-    for folder in kept.into_iter().chain([volatile(config)]) {
+    for folder in kept.into_iter().chain([volatile(config), sentries(config)]) {
         let entries = fs::read_dir(folder);
         for entry in entries.into_iter().flatten().flatten() {
             left.push(entry.path().display().to_string());
@@ -299,13 +343,13 @@ pub fn host_leftovers(config: &LocalConfig) -> Vec<String> {
     left
 }
 
-type Opened = (
+pub type Opened = (
     Arc<LocalDriver>,
     Arc<Receipts>,
     mpsc::UnboundedReceiver<Connection>,
 );
 
-fn open(
+pub fn open(
     config: &LocalConfig,
     receipts: Arc<Receipts>,
 ) -> Result<Opened, Box<dyn std::error::Error>> {
@@ -366,7 +410,7 @@ pub fn busybox_image(root: &Path) -> Outcome {
     fs::copy(BUSYBOX, root.join("bin/busybox"))?;
     for applet in [
         "true", "false", "unshare", "mount", "mknod", "ls", "sh", "cat", "sleep", "touch", "mkdir",
-        "rm", "id", "echo", "stat",
+        "rm", "id", "echo", "stat", "mv", "head", "dd", "od", "tr", "[", "date", "grep", "kill",
     ] {
         symlink("busybox", root.join("bin").join(applet))?;
     }

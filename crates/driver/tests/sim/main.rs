@@ -79,6 +79,7 @@ impl Bed {
             },
             resources: Resources::default(),
             network: "none".into(),
+            runtime: String::new(),
         }
     }
 

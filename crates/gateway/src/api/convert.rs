@@ -179,6 +179,7 @@ fn spec(spec: &Spec) -> v1::SandboxSpec {
         }),
         main: spec.main.clone(),
         network: spec.network.clone(),
+        runtime: spec.runtime.clone(),
     }
 }
 
@@ -212,6 +213,7 @@ pub fn to_spec(spec: v1::SandboxSpec, default_driver: &str) -> Result<Spec, ApiE
         },
         main: spec.main,
         network,
+        runtime: spec.runtime,
     })
 }
 

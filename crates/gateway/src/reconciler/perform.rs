@@ -438,6 +438,7 @@ pub(super) fn compute_spec(sandbox: &Sandbox) -> ComputeSpec {
         },
         resources: sandbox.spec.resources,
         network: sandbox.spec.network.clone(),
+        runtime: sandbox.spec.runtime.clone(),
     }
 }
 

@@ -45,6 +45,9 @@ pub(crate) struct Create {
     /// Its network: none
     #[arg(long, value_name = "KIND")]
     network: Option<String>,
+    /// What runs it, like runsc (gVisor); without it the driver's default
+    #[arg(long, value_name = "NAME")]
+    runtime: Option<String>,
     /// Answer as soon as it is accepted
     #[arg(long)]
     no_wait: bool,
@@ -88,6 +91,9 @@ pub(crate) async fn run(context: &Context, args: Create) -> Result<u8, Failure> 
     }
     if let Some(network) = args.network {
         create = create.network(network);
+    }
+    if let Some(runtime) = args.runtime {
+        create = create.runtime(runtime);
     }
     if !args.command.is_empty() {
         create = create.main(args.command);

@@ -83,6 +83,9 @@ fn table(sandbox: &Sandbox) -> Rows {
         rows.pair("  last exit", text);
     }
     rows.pair("network", &raw.spec.network);
+    if !raw.spec.runtime.is_empty() {
+        rows.pair("runtime", &raw.spec.runtime);
+    }
     add_resources(&mut rows, &raw.spec.resources);
     add_policy(&mut rows, &raw.config.policy);
     rows.pair("config", format!("version {}", raw.config.version));

@@ -52,6 +52,7 @@ impl<'a, B: Backend> Subject<'a, B> {
                 image,
                 resources: Resources::default(),
                 network: "none".to_owned(),
+                runtime: String::new(),
             },
             fence: Fence(0),
             issued: Incarnation(0),

@@ -1,0 +1,166 @@
+//! Memory on disk: what a checkpoint leaves, and what a restore is made from.
+//!
+//! ```text
+//! <sandbox>/key                       32 bytes, 0600: destroyed by delete
+//! <sandbox>/generation                of the storage, from the first artifact on
+//! <sandbox>/artifacts/<native name>/  by the key of the effect that took it
+//!     manifest.json                   what it is, and what it belongs to
+//!     image                           chunks: compressed, encrypted, authenticated
+//! <sandbox>/artifacts/.new.<name>/    being written; swept
+//! <sandbox>/artifacts/.plain.<name>/  as the runtime writes and reads it, where memory is short; swept
+//! ```
+//!
+//! An artifact is there when its folder has its name: by then all in it is synced. Nothing of it is
+//! handed to the runtime before all of it was authenticated, under a key of this sandbox alone, as
+//! belonging to exactly this manifest.
+
+mod chunk;
+mod generation;
+mod key;
+mod manifest;
+mod open;
+mod seal;
+mod staging;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use overwinter_driver::{DriverError, Unusable};
+use overwinter_lifecycle::ids::{Incarnation, SandboxId};
+
+use crate::error::{At, LocalError, ignore_missing};
+use crate::layout::SandboxDir;
+
+pub(crate) use generation::Generation;
+pub(crate) use key::destroy as destroy_key;
+pub(crate) use manifest::{Belongs, Manifest};
+pub(crate) use open::open;
+pub(crate) use seal::seal;
+pub(crate) use staging::Staging;
+
+const ASIDE: &str = ".new.";
+const IMAGE: &str = "image";
+const MANIFEST: &str = "manifest.json";
+
+/// Why an artifact cannot be restored, found out before the runtime was started: nothing ran.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ArtifactError {
+    #[error("the memory that was written to disk is not there any more")]
+    Missing,
+    #[error(
+        "the memory on disk is in format {found}, and this version of the driver reads {}",
+        manifest::FORMAT
+    )]
+    Format { found: u32 },
+    #[error("the memory on disk is another sandbox's")]
+    Foreign,
+    #[error(
+        "the memory on disk belongs to generation {taken} of the storage, which is at {now}: something has run since"
+    )]
+    Generation {
+        taken: Incarnation,
+        now: Incarnation,
+    },
+    #[error(
+        "the memory on disk was written by {taken}, and no other build can restore it; there are: {here}"
+    )]
+    Build { taken: String, here: String },
+    #[error("the supervisor that runs in the memory on disk is not kept any more")]
+    Supervisor,
+    #[error("the memory on disk is shorter than when it was written")]
+    Truncated,
+    #[error("the memory on disk is damaged: {0}")]
+    Damaged(&'static str),
+    #[error(transparent)]
+    Local(#[from] LocalError),
+}
+
+impl ArtifactError {
+    pub(crate) fn without_effect(self) -> DriverError {
+        match self {
+            Self::Missing => DriverError::Missing(self.to_string()),
+            Self::Local(error) => error.without_effect(),
+            Self::Format { .. } | Self::Build { .. } | Self::Supervisor => {
+                self.unusable(Unusable::OtherBuild)
+            }
+            Self::Foreign => self.unusable(Unusable::Foreign),
+            Self::Generation { .. } => self.unusable(Unusable::Stale),
+            Self::Truncated | Self::Damaged(_) => self.unusable(Unusable::Damaged),
+        }
+    }
+
+    fn unusable(&self, why: Unusable) -> DriverError {
+        DriverError::Unusable {
+            why,
+            message: self.to_string(),
+        }
+    }
+}
+
+/// Where the artifact of the effect with this native name is, or will be.
+pub(crate) fn folder(dir: &SandboxDir, name: &str) -> PathBuf {
+    dir.artifacts().join(name)
+}
+
+fn aside(dir: &SandboxDir, name: &str) -> PathBuf {
+    dir.artifacts().join(format!("{ASIDE}{name}"))
+}
+
+/// The names of those that are whole.
+pub(crate) fn names(dir: &SandboxDir) -> Vec<String> {
+    entries(&dir.artifacts())
+        .into_iter()
+        .filter(|name| !name.starts_with('.'))
+        .collect()
+}
+
+/// Those that were taken of the compute with this birth.
+pub(crate) fn taken_of(dir: &SandboxDir, sandbox: SandboxId, birth: Incarnation) -> Vec<String> {
+    let is_of = |name: &String| {
+        Manifest::read(dir, sandbox, name)
+            .is_ok_and(|manifest| manifest.belongs().generation == birth)
+    };
+    names(dir).into_iter().filter(is_of).collect()
+}
+
+/// Removes what was not finished: half an artifact, plain memory.
+pub(crate) fn sweep(dir: &SandboxDir) -> Result<(), LocalError> {
+    staging::sweep(dir)?;
+    for name in entries(&dir.artifacts()) {
+        if name.starts_with('.') {
+            remove_folder(&dir.artifacts().join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes one artifact. None there is fine. First it loses its name, so that half of one never
+/// counts.
+pub(crate) fn remove(dir: &SandboxDir, name: &str) -> Result<(), LocalError> {
+    let going = aside(dir, name);
+    remove_folder(&going)?;
+    let path = folder(dir, name);
+    ignore_missing(fs::rename(&path, &going)).at("renaming", &path)?;
+    remove_folder(&going)
+}
+
+fn remove_folder(path: &Path) -> Result<(), LocalError> {
+    ignore_missing(fs::remove_dir_all(path)).at("removing", path)
+}
+
+fn entries(folder: &Path) -> Vec<String> {
+    fs::read_dir(folder).map_or_else(
+        |_| Vec::new(),
+        |entries| {
+            entries
+                .flatten()
+                .filter_map(|entry| entry.file_name().into_string().ok())
+                .collect()
+        },
+    )
+}
+
+fn sync_folder(path: &Path) -> Result<(), LocalError> {
+    let folder = fs::File::open(path).at("opening", path)?;
+    folder.sync_all().at("syncing", path)
+}
