@@ -135,7 +135,7 @@ pub(crate) fn can_checkpoint(host: &Host, kind: Kind) -> Result<(), DriverError>
     match kind {
         Kind::Gvisor => Ok(()),
         Kind::Runc => Err(DriverError::Rejected(
-            "it runs on a runtime that does not write memory to disk; sandboxes that are made with gVisor's runsc can sleep so"
+            "no checkpoint of this sandbox: its runtime does not write memory to disk, as gVisor's runsc does (create one with --runtime runsc)"
                 .to_owned(),
         )),
     }

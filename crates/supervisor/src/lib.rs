@@ -7,6 +7,7 @@
 mod attach;
 mod config;
 mod credentials;
+mod epoll;
 mod error;
 mod files;
 mod gate;

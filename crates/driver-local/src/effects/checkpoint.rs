@@ -27,6 +27,7 @@ use crate::compute::{ComputeRecord, Running, Saving};
 use crate::describe;
 use crate::driver::{Shared, Turn, blocking};
 use crate::error::{At, LocalError};
+use crate::host::folder;
 use crate::process;
 use crate::teardown;
 
@@ -108,6 +109,13 @@ impl Shared {
             ..running.record.clone()
         };
         saving.write(&dir)?;
+        if !dir.artifacts().is_dir() {
+            folder(&dir.artifacts(), 0o700)?;
+            // Capacity of the host's, not of the sandbox's own disk.
+            if let Some(quota) = &self.host.quota {
+                quota.exempt(&dir.artifacts())?;
+            }
+        }
         let needed = self.host.cgroups.memory_used(native).unwrap_or(0) + BESIDE_MEMORY;
         let staging = Staging::make(&dir, &ctx.key.native_name(), needed)?;
         // What is staged in memory counts as the sandbox's own, beside what it has already.
