@@ -8,9 +8,10 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::contents;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, keeps_memory};
 use crate::life;
-use crate::stage::{Answer, Stage};
+use crate::report::FROM_DISK;
+use crate::stage::{Answer, RUNSC, Stage};
 
 /// Counts in memory alone, under a word that this life of it has made up; shows both twenty times a
 /// second.
@@ -51,6 +52,7 @@ impl Actor {
         let key = self.key();
         let name = format!("t-{}", &key[key.len() - 12..]);
         let stage = Arc::clone(&self.stage);
+        let runtime = stage.runtimes[self.chance.random_range(0..stage.runtimes.len())];
         let ended = stage
             .verb("create", || {
                 stage
@@ -59,12 +61,13 @@ impl Actor {
                     .name(&name)
                     .image(&stage.image)
                     .main(["/bin/sh", "-c", MAIN])
+                    .runtime(runtime)
                     .idempotency_key(&key)
                     .accept()
             })
             .await;
         let Some(Ok(ended)) = ended else { return };
-        let ledger = Arc::new(Ledger::new(&ended.sandbox, stage.clients));
+        let ledger = Arc::new(Ledger::new(&ended.sandbox, runtime, stage.clients));
         if let Some(Err(error)) = ended.operation.map(|it| it.achieved()) {
             // Its name is free, and nothing is left of it: looked at in the end.
             stage.judge("create", &error);
@@ -135,7 +138,10 @@ impl Actor {
             }
             216..260 => life::left_running(&stage, ledger, self.index).await,
             260..304 => life::follow(&stage, ledger).await,
-            304..344 => self.suspend(ledger, Depth::Freeze).await,
+            304..344 => {
+                let depth = self.memory_depth(ledger);
+                self.suspend(ledger, depth).await;
+            }
             344..376 => self.suspend(ledger, Depth::Stop).await,
             376..384 => self.update(ledger).await,
             384..392 => self.resume(ledger, None, false).await,
@@ -151,11 +157,16 @@ impl Actor {
         before: Option<u64>,
         sandbox: &Sandbox,
     ) {
-        let memory = before.filter(|_| sandbox.depth() == Some(Depth::Freeze));
+        let memory = before.filter(|_| keeps_memory(sandbox));
         match self.chance.random_range(0..100) {
-            0..65 => self.resume(ledger, memory, false).await,
-            65..75 => self.resume(ledger, None, true).await,
-            75..85 => self.suspend(ledger, Depth::Stop).await,
+            0..60 => {
+                let memory = memory.map(|epoch| (epoch, sandbox.depth()));
+                self.resume(ledger, memory, false).await;
+            }
+            60..70 => self.resume(ledger, None, true).await,
+            70..75 => self.suspend(ledger, Depth::Stop).await,
+            // Deeper, where it can.
+            75..85 => self.suspend(ledger, deepest_memory(ledger)).await,
             85..93 => self.start(ledger).await,
             93..99 => {
                 life::main_lives(&self.stage, ledger).await;
@@ -168,7 +179,10 @@ impl Actor {
     async fn interfere(&mut self, at: usize, ledger: &Arc<Ledger>) {
         match self.chance.random_range(0..200) {
             0..50 => self.resume(ledger, None, false).await,
-            50..80 => self.suspend(ledger, Depth::Freeze).await,
+            50..80 => {
+                let depth = self.memory_depth(ledger);
+                self.suspend(ledger, depth).await;
+            }
             80..100 => self.suspend(ledger, Depth::Stop).await,
             100 => self.delete(at, ledger).await,
             // Waits for whatever it is, as a call that needs it awake does.
@@ -178,9 +192,17 @@ impl Actor {
         }
     }
 
+    fn memory_depth(&mut self, ledger: &Ledger) -> Depth {
+        if self.chance.random_ratio(1, 2) {
+            Depth::Freeze
+        } else {
+            deepest_memory(ledger)
+        }
+    }
+
     async fn suspend(&mut self, ledger: &Ledger, depth: Depth) {
         let (key, stage) = (self.key(), Arc::clone(&self.stage));
-        let _ending = (depth != Depth::Freeze).then(|| ledger.ending());
+        let _ending = (depth == Depth::Stop).then(|| ledger.ending());
         let ended = stage
             .verb(depth.as_str(), || {
                 let suspend = stage.client.suspend(ledger.id.as_str()).depth(depth);
@@ -194,7 +216,12 @@ impl Actor {
 
     /// `memory`: the epoch in which it was found asleep with its memory. While that lasts, a strict
     /// resume brings the memory back.
-    async fn resume(&mut self, ledger: &Ledger, memory: Option<u64>, fallback: bool) {
+    async fn resume(
+        &mut self,
+        ledger: &Ledger,
+        memory: Option<(u64, Option<Depth>)>,
+        fallback: bool,
+    ) {
         let (key, stage) = (self.key(), Arc::clone(&self.stage));
         // Strict, it ends no process that is there; asleep without memory it starts new ones.
         let _ending = fallback.then(|| ledger.ending());
@@ -216,11 +243,14 @@ impl Actor {
         let Some(operation) = ended.operation else {
             return;
         };
-        if memory.is_none() || ledger.steady() != memory {
+        let Some((_, depth)) = memory.filter(|(epoch, _)| ledger.steady() == Some(*epoch)) else {
             return;
-        }
+        };
         match operation.achieved() {
-            Ok(Achieved::Memory) => stage.report.proved("resumes with their memory"),
+            Ok(Achieved::Memory) => stage.report.proved(match depth {
+                Some(Depth::Checkpoint) => FROM_DISK,
+                _ => "resumes with their memory",
+            }),
             Ok(Achieved::Storage) => stage.report.broken(format!(
                 "{}: operation {} resumed it from its storage, and its memory was there",
                 ledger.id,
@@ -287,5 +317,13 @@ impl Actor {
                 .report
                 .broken(format!("{id} is not found: {error}"));
         }
+    }
+}
+
+fn deepest_memory(ledger: &Ledger) -> Depth {
+    if ledger.runtime == RUNSC {
+        Depth::Checkpoint
+    } else {
+        Depth::Freeze
     }
 }

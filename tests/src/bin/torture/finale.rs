@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use overwinter_client::{Code, Depth, Phase};
+use overwinter_client::{Code, Phase};
 use overwinter_tests::{Gateway, orphans, watcher};
 
 use crate::contents;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, keeps_memory};
 use crate::life;
 use crate::stage::Stage;
 
@@ -67,9 +67,7 @@ async fn awake(stage: &Stage, ledger: &Arc<Ledger>) -> anyhow::Result<()> {
     match sandbox.phase() {
         Phase::Ready => Ok(()),
         Phase::Suspended | Phase::Failed => {
-            let memory = ledger
-                .steady()
-                .filter(|_| sandbox.depth() == Some(Depth::Freeze));
+            let memory = ledger.steady().filter(|_| keeps_memory(&sandbox));
             let resume = stage.client.resume(ledger.id.as_str()).limit(CALM);
             match resume.wait().await {
                 Ok(_) => Ok(()),

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::stage::Stage;
+use crate::stage::{RUNSC, Stage};
 
 /// On average, between two kills.
 const EVERY_MS: u64 = 250;
@@ -17,6 +17,8 @@ const EVERY_MS: u64 = 250;
 const LOOK: Duration = Duration::from_millis(500);
 /// Into a run of the runtime: it takes some ten milliseconds.
 const INTO_MS: u64 = 15;
+/// Into one of gVisor's, which takes some hundred.
+const INTO_RUNSC_MS: u64 = 200;
 /// A successor is killed as well, so soon after it was spawned.
 const AGAIN_MS: u64 = 80;
 
@@ -77,7 +79,7 @@ pub(crate) async fn kill(
                 let at = chance.random_range(0..places);
                 kill_compute(stage, at, matches!(victim, Victim::Compute)).await?
             }
-            Victim::Runtime => kill_runtime(gateway, &mut chance).await?,
+            Victim::Runtime => kill_runtime(stage, gateway, &mut chance).await?,
         };
         for _ in 0..killed {
             stage.report.killed(victim.name());
@@ -127,7 +129,11 @@ async fn kill_compute(stage: &Stage, place: usize, all: bool) -> anyhow::Result<
 }
 
 /// A run of the runtime, when one is met.
-async fn kill_runtime(gateway: &Gateway, chance: &mut StdRng) -> anyhow::Result<u64> {
+async fn kill_runtime(
+    stage: &Stage,
+    gateway: &Gateway,
+    chance: &mut StdRng,
+) -> anyhow::Result<u64> {
     let parent = gateway.pid().context("no gateway runs")?;
     let found = tokio::time::timeout(LOOK, async {
         loop {
@@ -149,7 +155,20 @@ async fn kill_runtime(gateway: &Gateway, chance: &mut StdRng) -> anyhow::Result<
     if !is_runtime(&pid) || !orphans::children_of(parent).contains(&pid) {
         return Ok(0);
     }
-    tokio::time::sleep(Duration::from_millis(chance.random_range(0..INTO_MS))).await;
+    // One that restores memory takes it along: nobody knows any more whether it ran.
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let command = String::from_utf8_lossy(&command);
+    let all = stage.all();
+    let of = all
+        .iter()
+        .find(|ledger| command.contains(&ledger.id.replace('-', "")));
+    let _ending = of.map(|ledger| ledger.ending());
+    let into = if command.contains(RUNSC) {
+        INTO_RUNSC_MS
+    } else {
+        INTO_MS
+    };
+    tokio::time::sleep(Duration::from_millis(chance.random_range(0..into))).await;
     Ok(u64::from(pidfd_send_signal(&handle, Signal::KILL).is_ok()))
 }
 
@@ -158,6 +177,6 @@ async fn kill_runtime(gateway: &Gateway, chance: &mut StdRng) -> anyhow::Result<
 fn is_runtime(pid: &i32) -> bool {
     std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|program| {
         let program = program.to_string_lossy();
-        program.contains("runc") || program.starts_with("/memfd:runtime")
+        program.contains("runc") || program.contains(RUNSC) || program.starts_with("/memfd:runtime")
     })
 }

@@ -4,8 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use overwinter_client::Sandbox;
+use overwinter_client::{Depth, Sandbox};
 use sha2::{Digest, Sha256};
+
+/// Whether it is said to sleep with its memory.
+pub(crate) fn keeps_memory(sandbox: &Sandbox) -> bool {
+    matches!(sandbox.depth(), Some(Depth::Freeze | Depth::Checkpoint))
+}
 
 /// What a file holds, or that there is none.
 pub(crate) type Contents = Option<[u8; 32]>;
@@ -20,6 +25,8 @@ pub(crate) struct Ledger {
     pub(crate) id: String,
     /// As its create answered.
     pub(crate) name: String,
+    /// What it was asked to run on.
+    pub(crate) runtime: &'static str,
     ends: Mutex<Ends>,
     deleting: AtomicBool,
     life: Mutex<Option<Seen>>,
@@ -86,10 +93,11 @@ impl Versions {
 }
 
 impl Ledger {
-    pub(crate) fn new(sandbox: &Sandbox, clients: usize) -> Self {
+    pub(crate) fn new(sandbox: &Sandbox, runtime: &'static str, clients: usize) -> Self {
         Self {
             id: sandbox.id().to_owned(),
             name: sandbox.name().to_owned(),
+            runtime,
             ends: Mutex::default(),
             deleting: AtomicBool::new(false),
             life: Mutex::default(),

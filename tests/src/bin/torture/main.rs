@@ -21,13 +21,14 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Parser;
+use overwinter_api::v1;
 use overwinter_tests::Gateway;
 use overwinter_tests::orphans::{self, Orphans};
 use overwinter_tests::watcher::Watcher;
 use tokio_util::sync::CancellationToken;
 
 use client::Actor;
-use stage::Stage;
+use stage::{RUNSC, Stage};
 
 /// Kills everything that takes part in a sandbox's life, and sees that nothing is lost.
 #[derive(Parser)]
@@ -45,6 +46,15 @@ struct Cli {
     /// What clients and killers choose; when they get to it is the machine's own.
     #[arg(long)]
     seed: Option<u64>,
+    /// What the sandboxes run on, in turn; without it whatever of runc and runsc is there.
+    #[arg(long, value_delimiter = ',')]
+    runtimes: Vec<RuntimeArg>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum RuntimeArg {
+    Runc,
+    Runsc,
 }
 
 /// How long one thing that a client does may take: many calls, each of which may wait.
@@ -87,6 +97,7 @@ async fn torture(cli: &Cli) -> anyhow::Result<()> {
     let stage = Arc::new(Stage::new(
         gateway.client(),
         image,
+        runtimes(&cli.runtimes, &gateway).await?,
         cli.clients,
         cli.sandboxes,
     ));
@@ -142,6 +153,28 @@ async fn torture(cli: &Cli) -> anyhow::Result<()> {
     let unmet = stage.report.unmet();
     ensure!(unmet.is_empty(), "never met: {}", unmet.join(", "));
     Ok(())
+}
+
+/// Those that are asked for, or all that there are. On the reference machine gVisor has to be one.
+async fn runtimes(asked: &[RuntimeArg], gateway: &Gateway) -> anyhow::Result<Vec<&'static str>> {
+    let name = |runtime: &RuntimeArg| match runtime {
+        RuntimeArg::Runc => "runc",
+        RuntimeArg::Runsc => RUNSC,
+    };
+    if !asked.is_empty() {
+        return Ok(asked.iter().map(name).collect());
+    }
+    let drivers = gateway.client().drivers().await?;
+    let mut modes = drivers.iter().flat_map(|driver| &driver.modes);
+    if modes.any(|mode| mode.depth == v1::Depth::DEPTH_CHECKPOINT) {
+        return Ok(vec!["runc", RUNSC]);
+    }
+    ensure!(
+        std::env::var_os("OVERWINTER_REQUIRE_LOCAL").is_none(),
+        "no driver here writes memory to disk"
+    );
+    println!("runsc is not there: no memory is written to disk");
+    Ok(vec!["runc"])
 }
 
 /// The log of a run that failed, for whoever looks for the cause.

@@ -9,6 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::killer::Victim;
 
+/// Of a sandbox whose memory was on disk.
+pub(crate) const FROM_DISK: &str = "resumes from memory on disk";
+
 const PROOFS: [&str; 5] = [
     "files as acknowledged",
     "main processes that lived on",
@@ -20,6 +23,8 @@ const PROOFS: [&str; 5] = [
 /// Shared by everybody who takes part.
 pub(crate) struct Report {
     began: Instant,
+    /// Whether any sandbox can write its memory to disk.
+    on_disk: bool,
     counts: Mutex<Counts>,
     /// The first thing that does not hold ends the run.
     pub(crate) over: CancellationToken,
@@ -35,8 +40,9 @@ struct Counts {
 }
 
 impl Report {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(on_disk: bool) -> Self {
         Self {
+            on_disk,
             began: Instant::now(),
             counts: Mutex::default(),
             over: CancellationToken::new(),
@@ -81,7 +87,8 @@ impl Report {
     /// afterwards.
     pub(crate) fn unmet(&self) -> Vec<&'static str> {
         let counts = self.counts();
-        let proofs = PROOFS.into_iter();
+        let from_disk = self.on_disk.then_some(FROM_DISK);
+        let proofs = PROOFS.into_iter().chain(from_disk);
         let kills = Victim::ALL.into_iter().map(Victim::name);
         proofs
             .filter(|what| !counts.proofs.contains_key(what))

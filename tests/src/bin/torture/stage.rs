@@ -15,10 +15,15 @@ const STUCK: Duration = Duration::from_secs(90);
 /// Between two calls of a gateway that does not answer: nothing tells that it listens again.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// A runtime that can write memory to disk.
+pub(crate) const RUNSC: &str = "runsc";
+
 /// Everything that clients and killers share.
 pub(crate) struct Stage {
     pub(crate) client: Client,
     pub(crate) image: String,
+    /// What sandboxes are made to run on.
+    pub(crate) runtimes: Vec<&'static str>,
     pub(crate) clients: usize,
     pub(crate) report: Report,
     /// A place holds a sandbox from its create until its delete has been asked for.
@@ -35,12 +40,19 @@ pub(crate) enum Answer<T> {
 }
 
 impl Stage {
-    pub(crate) fn new(client: Client, image: String, clients: usize, places: usize) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        image: String,
+        runtimes: Vec<&'static str>,
+        clients: usize,
+        places: usize,
+    ) -> Self {
         Self {
             client,
             image,
+            report: Report::new(runtimes.contains(&RUNSC)),
+            runtimes,
             clients,
-            report: Report::new(),
             places: Mutex::new(vec![None; places]),
             all: Mutex::default(),
         }
