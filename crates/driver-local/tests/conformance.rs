@@ -13,10 +13,11 @@ use common::{
     Bed, Outcome, Sweep, busybox_image, cannot_run, host_leftovers, runsc, sentries, supervisor,
     until,
 };
+use futures::StreamExt;
 use overwinter_api::supervisor as wire;
 use overwinter_driver::attach::{AttachProof, AttachRefused, Io};
 use overwinter_driver::testkit::conformance::{self, Backend, Subject, TestLedger, TestPort};
-use overwinter_driver::{Agent, AttachPort, Driver, Peer, PinnedImage};
+use overwinter_driver::{Agent, AttachPort, Depth, Driver, Peer, PinnedImage};
 use overwinter_driver_local::{LocalConfig, LocalDriver};
 use overwinter_lifecycle::ids::SandboxId;
 use tokio::task::JoinHandle;
@@ -244,6 +245,50 @@ async fn files_and_programs_are_their_users_own_on_gvisor() -> Outcome {
         assert_eq!(owner, 1000, "{path}");
     }
     subject.delete().await;
+    assert_eq!(host_leftovers(&host.config), Vec::<String>::new());
+    Ok(())
+}
+
+/// Descriptors come and go before each checkpoint: what they left in the set that PID 1 waits on must
+/// not come back with the memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_busy_comes_back_from_disk() -> Outcome {
+    let (Some(runsc), Some(binary)) = (runsc(), supervisor()) else {
+        return Ok(());
+    };
+    let host = Host::new(&runsc, binary)?;
+    for round in 0..6_u32 {
+        let (mut subject, agent) = Subject::created(&host).await;
+        let start = |number: u32, script: &str| wire::ExecStart {
+            process_id: format!("00000000-0000-4000-8000-{round:06}{number:06}"),
+            process: wire::ProcessSpec {
+                command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+                ..Default::default()
+            }
+            .into(),
+        };
+        let exec = async |start: wire::ExecStart| {
+            let first = wire::ExecRequest {
+                message: Some(start.into()),
+            };
+            let input = futures::stream::iter([first]).chain(futures::stream::pending());
+            agent.exec(input.boxed()).await
+        };
+        let counting = exec(start(0, "while true; do echo x; sleep 0.02; done")).await?;
+        let read = tokio::spawn(counting.for_each(|_| async {}));
+        for number in 1..6 {
+            let mut short = exec(start(number, "echo one; echo two >&2; id -u")).await?;
+            while short.next().await.is_some() {}
+        }
+        let suspended = subject.suspend(Depth::Checkpoint, &agent).await;
+        read.await?;
+        let agent = subject
+            .resume(Depth::Checkpoint, &suspended.reference)
+            .await;
+        let counter = start(0, "").process_id;
+        assert!(agent.get_process(counter).await?.running);
+        subject.delete().await;
+    }
     assert_eq!(host_leftovers(&host.config), Vec::<String>::new());
     Ok(())
 }

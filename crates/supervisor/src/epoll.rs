@@ -6,44 +6,68 @@
 //! where tokio had its state of a descriptor, and that memory is another's by then.
 //!
 //! So this program has the two functions by which tokio uses epoll, in place of the C library's: they
-//! remember what each descriptor was registered with, and drop events that carry anything else.
+//! register each descriptor under a number that is never given twice, and give back what tokio
+//! registered it with only for a number that is still good.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::{c_int, c_long, epoll_event};
 
-/// For all sets together: a number means one descriptor in this process, and tokio has one set under
-/// two numbers.
-static ASKED: Mutex<Asked> = Mutex::new(Asked {
-    carried: BTreeMap::new(),
-    by: BTreeMap::new(),
-});
+/// For all sets together: tokio has one, under two descriptors.
+static ASKED: Mutex<Asked> = Mutex::new(Asked::new());
 
-/// What each descriptor was registered with last.
-#[derive(Default)]
+fn asked() -> MutexGuard<'static, Asked> {
+    ASKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is registered.
 struct Asked {
-    carried: BTreeMap<c_int, u64>,
-    /// How many descriptors carry it.
-    by: BTreeMap<u64, u32>,
+    last: u64,
+    number_of: BTreeMap<c_int, u64>,
+    /// What goes with a number.
+    carried: BTreeMap<u64, u64>,
 }
 
 impl Asked {
-    fn insert(&mut self, fd: c_int, carried: u64) {
+    const fn new() -> Self {
+        Self {
+            last: 0,
+            number_of: BTreeMap::new(),
+            carried: BTreeMap::new(),
+        }
+    }
+
+    /// A new number for a descriptor; the one that it had is no good any more.
+    fn insert(&mut self, fd: c_int, carried: u64) -> u64 {
         self.remove(fd);
-        self.carried.insert(fd, carried);
-        *self.by.entry(carried).or_default() += 1;
+        self.last += 1;
+        self.number_of.insert(fd, self.last);
+        self.carried.insert(self.last, carried);
+        self.last
     }
 
     fn remove(&mut self, fd: c_int) {
-        if let Some(carried) = self.carried.remove(&fd)
-            && let Some(by) = self.by.get_mut(&carried)
-        {
-            *by -= 1;
-            if *by == 0 {
-                self.by.remove(&carried);
+        if let Some(number) = self.number_of.remove(&fd) {
+            self.carried.remove(&number);
+        }
+    }
+
+    /// Gives the events of good numbers what was registered, and moves them to the front, in their
+    /// order. How many they are.
+    fn translate(&self, reported: &mut [epoll_event]) -> usize {
+        let mut kept = 0;
+        for at in 0..reported.len() {
+            let number = reported[at].u64;
+            if let Some(&carried) = self.carried.get(&number) {
+                reported[kept] = epoll_event {
+                    u64: carried,
+                    ..reported[at]
+                };
+                kept += 1;
             }
         }
+        kept
     }
 }
 
@@ -58,15 +82,23 @@ unsafe extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    // SAFETY: handed on as it came.
-    let result = unsafe { libc::syscall(libc::SYS_epoll_ctl, epfd, op, fd, event) };
-    if result == 0 {
-        let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
-        match op {
-            libc::EPOLL_CTL_DEL => asked.remove(fd),
-            // SAFETY: the kernel has just read it.
-            _ => asked.insert(fd, unsafe { (*event).u64 }),
+    // Held over the call: no event may come before its number is known.
+    let mut asked = asked();
+    if op == libc::EPOLL_CTL_DEL {
+        // SAFETY: handed on as it came.
+        let result = unsafe { libc::syscall(libc::SYS_epoll_ctl, epfd, op, fd, event) };
+        if result == 0 {
+            asked.remove(fd);
         }
+        return result as c_int;
+    }
+    // SAFETY: valid, as the caller says.
+    let mut event = unsafe { event.read() };
+    event.u64 = asked.insert(fd, event.u64);
+    // SAFETY: handed on as it came, but for what it carries.
+    let result = unsafe { libc::syscall(libc::SYS_epoll_ctl, epfd, op, fd, &raw mut event) };
+    if result < 0 {
+        asked.remove(fd);
     }
     result as c_int
 }
@@ -100,21 +132,7 @@ unsafe extern "C" fn epoll_wait(
     };
     // SAFETY: the kernel has filled so many.
     let reported = unsafe { std::slice::from_raw_parts_mut(events, filled) };
-    let asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
-    keep_asked(reported, &asked) as c_int
-}
-
-/// Moves the events that were asked for to the front, in their order. How many they are.
-fn keep_asked(reported: &mut [epoll_event], asked: &Asked) -> usize {
-    let mut kept = 0;
-    for at in 0..reported.len() {
-        let carried = reported[at].u64;
-        if asked.by.contains_key(&carried) {
-            reported[kept] = reported[at];
-            kept += 1;
-        }
-    }
-    kept
+    asked().translate(reported) as c_int
 }
 
 #[cfg(test)]
@@ -124,31 +142,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_registered_is_reported() {
-        let event = |carried| epoll_event {
+    fn only_what_is_registered_is_reported_and_as_it_was_registered() {
+        let mut asked = Asked::new();
+        let first = asked.insert(3, 30);
+        let gone = asked.insert(4, 40);
+        asked.remove(4);
+        // The same descriptor and the same state of tokio's, and yet another registration.
+        let again = asked.insert(4, 40);
+        let changed = asked.insert(3, 31);
+        let event = |number| epoll_event {
             events: libc::EPOLLIN as u32,
-            u64: carried,
+            u64: number,
         };
-        let mut asked = Asked::default();
-        for (fd, carried) in [(3, 30), (7, 31), (8, 31), (9, 0), (7, 70)] {
-            asked.insert(fd, carried);
-        }
-        asked.remove(8);
-        asked.remove(9);
-        let mut reported = [event(31), event(70), event(0), event(30), event(70)];
-        let kept = keep_asked(&mut reported, &asked);
+        let mut reported = [first, gone, again, 99, changed].map(event);
+        let kept = asked.translate(&mut reported);
         let carried: Vec<u64> = reported[..kept].iter().map(|event| event.u64).collect();
-        assert_eq!(carried, [70, 30, 70]);
+        assert_eq!(carried, [40, 31]);
     }
 
     #[tokio::test]
     async fn tokio_registers_through_here_and_takes_back_what_it_has() {
         let (near, _far) = tokio::net::UnixStream::pair().expect("a pair");
         let fd = near.as_raw_fd();
-        let is_known = || {
-            let asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
-            asked.carried.contains_key(&fd)
-        };
+        let is_known = || asked().number_of.contains_key(&fd);
         assert!(is_known(), "the C library's function was called");
         near.writable().await.expect("an event comes through");
         drop(near);
