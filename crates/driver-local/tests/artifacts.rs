@@ -246,7 +246,8 @@ async fn memory_from_before_something_ran_is_refused_for_good() -> Outcome {
     let mut it = Asleep::new(&runsc).await?;
     let (id, reference) = (it.id, it.taken.reference.clone());
     it.fence = 10;
-    it.bed
+    let started = it
+        .bed
         .driver
         .start(
             &it.bed.effect(id, 9, 9),
@@ -254,6 +255,12 @@ async fn memory_from_before_something_ran_is_refused_for_good() -> Outcome {
             &credentials(id, 9),
         )
         .await?;
+    let name = it.bed.effect(id, 9, 9).key.native_name();
+    let name = name.replace("-9-1", "-2-1");
+    assert!(
+        started.leftovers.iter().any(|debt| debt.reference == name),
+        "it is owed by nobody: {started:?}"
+    );
     it.bed
         .driver
         .suspend(&it.bed.effect(id, 10, 9), Depth::Stop)

@@ -18,7 +18,7 @@ use overwinter_driver::{
 };
 use overwinter_lifecycle::ids::SandboxId;
 
-use super::effected;
+use super::{effected, owed};
 use crate::artifact::Generation;
 use crate::attach::{self, Door};
 use crate::bundle::Bundle;
@@ -90,8 +90,12 @@ impl Shared {
         if !self.host.has_storage(ctx.sandbox()) {
             return Err(DriverError::Missing("its storage is not there".to_owned()));
         }
-        self.bring_up(&turn, ctx, spec, credentials, Storage::Keep)
-            .await
+        let mut started = self
+            .bring_up(&turn, ctx, spec, credentials, Storage::Keep)
+            .await?;
+        // Memory of before does not fit what runs now.
+        started.leftovers = owed(&self.host.layout.sandbox(ctx.sandbox()), ctx.key);
+        Ok(started)
     }
 
     async fn bring_up(

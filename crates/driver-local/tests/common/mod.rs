@@ -287,6 +287,17 @@ impl Drop for Sweep {
             std::thread::sleep(Duration::from_millis(20));
         }
         ours.iter().for_each(|group| drop(fs::remove_dir(group)));
+        let volatile = volatile(&self.0);
+        for sandbox in fs::read_dir(&volatile).into_iter().flatten().flatten() {
+            let memory = sandbox.path().join("memory");
+            if let Ok(path) = std::ffi::CString::new(memory.as_os_str().as_encoded_bytes()) {
+                // SAFETY: a path of the test's own, ended with NUL.
+                unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+            }
+        }
+        for folder in [volatile, sentries(&self.0)] {
+            let _ = fs::remove_dir_all(folder);
+        }
     }
 }
 
