@@ -127,10 +127,11 @@ fn init_of(cgroup: &std::path::Path) -> Option<i32> {
             if state.is_some_and(|state| state.trim_start().starts_with(['Z', 'X'])) {
                 return false;
             }
-            // gVisor's helper for files is the first of a namespace of its own.
+            // With gVisor it is the sentry, whose end is that of all inside; its helper for files is
+            // the first of a namespace of its own.
             let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            if command.starts_with(b"runsc-gofer") {
-                return false;
+            if command.starts_with(b"runsc-") {
+                return command.starts_with(b"runsc-sandbox");
             }
             let names = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
             names.and_then(|names| names.split_whitespace().last()) == Some("1")

@@ -15,7 +15,7 @@ use crate::stage::{Answer, RUNSC, Stage};
 
 /// Counts in memory alone, under a word that this life of it has made up; shows both twenty times a
 /// second.
-const MAIN: &str = "word=$(cat /proc/sys/kernel/random/uuid); n=0; while true; do n=$((n+1)); \
+const MAIN: &str = "word=$(head -c 16 /dev/urandom | md5sum | cut -c1-32); n=0; while true; do n=$((n+1)); \
     echo $word $n > /tmp/count.new; mv /tmp/count.new /tmp/count; usleep 50000; done";
 
 pub(crate) struct Actor {

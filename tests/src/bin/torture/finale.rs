@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use overwinter_client::{Code, Phase};
+use overwinter_client::{Achieved, Code, Depth, Phase};
 use overwinter_tests::{Gateway, orphans, watcher};
 
 use crate::contents;
 use crate::ledger::{Ledger, keeps_memory};
 use crate::life;
-use crate::stage::Stage;
+use crate::report::FROM_DISK;
+use crate::stage::{RUNSC, Stage};
 
 /// How long each verb may take when nothing is in its way.
 const CALM: Duration = Duration::from_secs(60);
@@ -31,6 +32,11 @@ pub(crate) async fn settle(stage: &Stage, gateway: &Gateway) -> anyhow::Result<(
                 "{}: its main process cannot be asked",
                 ledger.id
             );
+            if ledger.runtime == RUNSC {
+                through_disk(stage, &ledger)
+                    .await
+                    .with_context(|| format!("{}, by way of the disk", ledger.id))?;
+            }
             ensure!(
                 contents::read_all(stage, &ledger).await,
                 "{}: not every file can be read",
@@ -45,6 +51,26 @@ pub(crate) async fn settle(stage: &Stage, gateway: &Gateway) -> anyhow::Result<(
     }
     let left = stage.client.list().all().await?;
     ensure!(left.is_empty(), "the list still has {left:?}");
+    Ok(())
+}
+
+/// Its memory goes to disk and comes back, and its main process is the same.
+async fn through_disk(stage: &Stage, ledger: &Arc<Ledger>) -> anyhow::Result<()> {
+    let suspend = stage.client.suspend(ledger.id.as_str());
+    let suspend = suspend.depth(Depth::Checkpoint).limit(CALM);
+    suspend.wait().await.context("the checkpoint")?;
+    let resume = stage.client.resume(ledger.id.as_str()).limit(CALM);
+    let resumed = resume.wait().await.context("the restore")?;
+    let achieved = resumed.achieved;
+    ensure!(
+        achieved == Achieved::Memory,
+        "the restore brought {achieved:?}"
+    );
+    ensure!(
+        life::main_lives(stage, ledger).await,
+        "its main process cannot be asked"
+    );
+    stage.report.proved(FROM_DISK);
     Ok(())
 }
 

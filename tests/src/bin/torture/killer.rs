@@ -13,6 +13,8 @@ use crate::stage::{RUNSC, Stage};
 
 /// On average, between two kills.
 const EVERY_MS: u64 = 250;
+/// Where memory goes to disk and comes back, which takes a second of a loaded machine.
+const EVERY_MS_WITH_DISK: u64 = 700;
 /// How long a run of the runtime is waited for.
 const LOOK: Duration = Duration::from_millis(500);
 /// Into a run of the runtime: it takes some ten milliseconds.
@@ -69,8 +71,13 @@ pub(crate) async fn kill(
     let mut chance = StdRng::seed_from_u64(seed);
     let goes_on =
         |kills: u64| kills < times || kills < times * LONGER && !stage.report.unmet().is_empty();
+    let every = if stage.runtimes.contains(&RUNSC) {
+        EVERY_MS_WITH_DISK
+    } else {
+        EVERY_MS
+    };
     while goes_on(stage.report.kills()) && !stage.report.over.is_cancelled() {
-        let pause = Duration::from_millis(chance.random_range(0..2 * EVERY_MS));
+        let pause = Duration::from_millis(chance.random_range(0..2 * every));
         tokio::time::sleep(pause).await;
         let victim = Victim::ALL[chance.random_range(0..Victim::ALL.len())];
         let killed = match victim {

@@ -50,7 +50,7 @@ impl Stage {
         Self {
             client,
             image,
-            report: Report::new(runtimes.contains(&RUNSC)),
+            report: Report::new(),
             runtimes,
             clients,
             places: Mutex::new(vec![None; places]),
