@@ -171,6 +171,8 @@ impl LocalDriver {
 const SETTLE_WITHIN: Duration = Duration::from_secs(5);
 /// For an effect that has noticed its own deadline to say more.
 const MARGIN: Duration = Duration::from_millis(500);
+/// For an effect of before, or a gateway that takes over, to let go of a sandbox that is to be suspended.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Shared {
     pub(crate) fn entry(&self, sandbox: SandboxId) -> Arc<Entry> {
@@ -296,11 +298,7 @@ impl Driver for LocalDriver {
         let host = Arc::clone(&self.shared.host);
         let looked = Arc::clone(&host);
         let look = blocking(move || {
-            if SandboxLock::is_taken(&looked.layout.sandbox(sandbox).lock())? {
-                return Err(LocalError::Locked {
-                    after: Duration::ZERO,
-                });
-            }
+            SandboxLock::until_free(&looked.layout.sandbox(sandbox).lock(), LOCK_PATIENCE)?;
             looked.look(sandbox)
         });
         let look = look.await.map_err(LocalError::without_effect)?;

@@ -71,6 +71,20 @@ impl SandboxLock {
         }
     }
 
+    /// Waits until nobody has it, without taking it. As [`Self::take`], by trying.
+    pub(crate) fn until_free(path: &Path, patience: Duration) -> Result<(), LocalError> {
+        let until = Instant::now() + patience;
+        let mut pause = Duration::from_millis(1);
+        while Self::is_taken(path)? {
+            if Instant::now() >= until {
+                return Err(LocalError::Locked { after: patience });
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
     /// None: somebody has it.
     pub(crate) fn try_take(path: &Path) -> Result<Option<Self>, LocalError> {
         let file = File::options()
