@@ -17,6 +17,20 @@ async fn offers<B: Backend>(backend: &B, depth: Depth) -> bool {
     backend.driver().describe().await.mode(depth).is_some()
 }
 
+/// Until nothing of it runs: a kill takes its time.
+async fn gone<B: Backend>(subject: &Subject<'_, B>) {
+    let gone = async {
+        while !matches!(
+            subject.observe().await.observed,
+            Observed::Absent | Observed::Stopped
+        ) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let gone = tokio::time::timeout(Duration::from_secs(20), gone).await;
+    gone.expect("it was killed, and runs");
+}
+
 /// The first effect of an operation, with what it wrote.
 struct Written {
     ctx: EffectContext,
@@ -103,6 +117,7 @@ pub async fn a_checkpoint_that_is_asked_for_again_answers_with_what_it_did<B: Ba
     agent.list_processes().await.expect("it runs");
     // What never was written is missing, and not as if it had been.
     backend.kill(subject.id).await;
+    gone(&subject).await;
     let ctx = subject.next(EffectKind::Suspend(Depth::Checkpoint));
     let nothing = backend.driver().suspend(&ctx, Depth::Checkpoint).await;
     assert!(
@@ -124,6 +139,7 @@ pub async fn memory_on_disk_is_used_once<B: Backend>(backend: &B) {
     let reference = &on_disk.reference;
     subject.resume(Depth::Checkpoint, reference).await;
     backend.kill(subject.id).await;
+    gone(&subject).await;
     let (ctx, credentials) = subject.next_incarnation(EffectKind::Resume(Depth::Checkpoint));
     let driver = backend.driver();
     let twice = driver.resume(&ctx, Depth::Checkpoint, reference, &credentials);
