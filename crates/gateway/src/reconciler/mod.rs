@@ -18,6 +18,7 @@
 //! | [`waiters`] | who waits for an operation |
 
 mod expect;
+mod fault;
 pub mod housekeeping;
 mod idle;
 #[cfg(feature = "mutants")]

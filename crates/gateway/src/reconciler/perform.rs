@@ -7,17 +7,18 @@ use std::time::Duration;
 use overwinter_api::supervisor as wire;
 use overwinter_driver::agent::RefusedKind;
 use overwinter_driver::{
-    Agent, AgentError, ComputeSpec, Driver, DriverError, EffectContext, PinnedImage, Unusable,
+    Agent, AgentError, ComputeSpec, Driver, DriverError, EffectContext, PinnedImage,
 };
 use overwinter_lifecycle::ids::{Incarnation, SandboxId};
 use overwinter_lifecycle::operation::{EffectKind, Operation, Verb};
 use overwinter_lifecycle::record::Sandbox;
 use overwinter_lifecycle::steps::{Action, Event, Observed};
-use overwinter_lifecycle::{Depth, Fault, Reason};
+use overwinter_lifecycle::{Fault, Reason};
 use uuid::Uuid;
 
 use super::Reconciler;
 use super::expect::expected;
+use super::fault::{fault, refusal};
 use super::owner::Owned;
 use crate::dataplane::process;
 use crate::sessions::{Session, Slot};
@@ -455,37 +456,6 @@ async fn until_gone(driver: &Arc<dyn Driver>, id: SandboxId, slot: &Slot, mut se
 async fn is_gone(driver: &Arc<dyn Driver>, id: SandboxId) -> bool {
     let look = driver.observe(id).await;
     look.is_ok_and(|look| matches!(look.observed, Observed::Absent | Observed::Stopped))
-}
-
-/// What a driver's refusal of an effect means. Where memory is missing, it is lost.
-fn refusal(effect: EffectKind, error: DriverError) -> Fault {
-    match (effect, &error) {
-        (
-            EffectKind::Resume(_) | EffectKind::Suspend(Depth::Checkpoint),
-            DriverError::Missing(_),
-        ) => Fault {
-            reason: Reason::RetainedLost,
-            ..fault(error)
-        },
-        _ => fault(error),
-    }
-}
-
-fn fault(error: DriverError) -> Fault {
-    let reason = match &error {
-        DriverError::Rejected(_) | DriverError::Missing(_) | DriverError::Fenced => {
-            Reason::DriverRejected
-        }
-        DriverError::Unusable { why, .. } => match why {
-            Unusable::Damaged => Reason::ArtifactDamaged,
-            Unusable::Foreign => Reason::ArtifactForeign,
-            Unusable::Stale => Reason::RetainedStale,
-            Unusable::OtherBuild => Reason::RuntimeChanged,
-        },
-        DriverError::Unsupported(_) => Reason::Unsupported,
-        DriverError::Unknown(_) => Reason::DriverTimeout,
-    };
-    Fault::new(reason, error.to_string())
 }
 
 #[cfg(test)]
