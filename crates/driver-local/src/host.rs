@@ -202,7 +202,8 @@ fn named_supervisors(layout: &Layout, current: &Path) -> Result<Vec<PathBuf>, Lo
     Ok(named)
 }
 
-fn names(folder: &Path) -> Vec<String> {
+/// Of what a folder holds. None where it is not there.
+pub(crate) fn names(folder: &Path) -> Vec<String> {
     fs::read_dir(folder).map_or_else(
         |_| Vec::new(),
         |entries| {

@@ -29,6 +29,7 @@ use overwinter_driver::{DriverError, Unusable};
 use overwinter_lifecycle::ids::{Incarnation, SandboxId};
 
 use crate::error::{At, LocalError, ignore_missing};
+use crate::host::names as entries;
 use crate::layout::SandboxDir;
 
 pub(crate) use generation::Generation;
@@ -146,18 +147,6 @@ pub(crate) fn remove(dir: &SandboxDir, name: &str) -> Result<(), LocalError> {
 
 fn remove_folder(path: &Path) -> Result<(), LocalError> {
     ignore_missing(fs::remove_dir_all(path)).at("removing", path)
-}
-
-fn entries(folder: &Path) -> Vec<String> {
-    fs::read_dir(folder).map_or_else(
-        |_| Vec::new(),
-        |entries| {
-            entries
-                .flatten()
-                .filter_map(|entry| entry.file_name().into_string().ok())
-                .collect()
-        },
-    )
 }
 
 fn sync_folder(path: &Path) -> Result<(), LocalError> {

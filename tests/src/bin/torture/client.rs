@@ -52,7 +52,8 @@ impl Actor {
         let key = self.key();
         let name = format!("t-{}", &key[key.len() - 12..]);
         let stage = Arc::clone(&self.stage);
-        let runtime = stage.runtimes[self.chance.random_range(0..stage.runtimes.len())];
+        // Each place has its own, so that there are always some of every kind.
+        let runtime = stage.runtimes[at % stage.runtimes.len()];
         let ended = stage
             .verb("create", || {
                 stage

@@ -49,6 +49,11 @@ pub(crate) async fn settle(stage: &Stage, gateway: &Gateway) -> anyhow::Result<(
         }
         gone(stage, gateway, &ledger).await?;
     }
+    let through_disk = stage.report.has_proved(FROM_DISK);
+    ensure!(
+        through_disk || !stage.runtimes.contains(&RUNSC),
+        "no memory came back from the disk"
+    );
     let left = stage.client.list().all().await?;
     ensure!(left.is_empty(), "the list still has {left:?}");
     Ok(())

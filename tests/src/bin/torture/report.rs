@@ -69,6 +69,10 @@ impl Report {
         *self.counts().proofs.entry(what).or_default() += 1;
     }
 
+    pub(crate) fn has_proved(&self, what: &'static str) -> bool {
+        self.counts().proofs.contains_key(what)
+    }
+
     /// Something does not hold.
     pub(crate) fn broken(&self, what: impl Into<String>) {
         let what = what.into();
