@@ -1,10 +1,6 @@
 //! What this driver can do here.
 
-use std::time::Duration;
-
-use overwinter_driver::{
-    Depth, Description, DriverError, Limit, Preserves, Releases, Survives, SuspensionMode,
-};
+use overwinter_driver::{Depth, Description, DriverError, Limit, SuspensionMode};
 
 use crate::compute::Look;
 use crate::effects::DRIVER;
@@ -51,80 +47,14 @@ pub(crate) fn describe(host: &Host) -> Description {
     }
 }
 
+/// `checkpoint` is offered where a runtime can do it; whether one sandbox can, depends on its own.
 fn modes(writes: bool) -> Vec<SuspensionMode> {
-    let mut modes = vec![
-        SuspensionMode {
-            depth: Depth::Freeze,
-            preserves: Preserves {
-                processes: true,
-                memory: true,
-                root: true,
-                workspace: true,
-                addresses: true,
-            },
-            releases: Releases {
-                cpu: true,
-                memory: false,
-            },
-            survives: Survives {
-                gateway_restart: true,
-                host_reboot: false,
-                power_loss: false,
-            },
-            same_compute: true,
-            lost_request_life: Duration::ZERO,
-        },
-        SuspensionMode {
-            depth: Depth::Stop,
-            preserves: Preserves {
-                processes: false,
-                memory: false,
-                root: true,
-                workspace: true,
-                addresses: false,
-            },
-            releases: Releases {
-                cpu: true,
-                memory: true,
-            },
-            survives: Survives {
-                gateway_restart: true,
-                host_reboot: true,
-                power_loss: true,
-            },
-            same_compute: false,
-            lost_request_life: Duration::ZERO,
-        },
-    ];
-    if writes {
-        modes.insert(1, checkpoint());
-    }
-    modes
-}
-
-/// Offered where a runtime can do it; whether one sandbox can, depends on its own.
-const fn checkpoint() -> SuspensionMode {
-    SuspensionMode {
-        depth: Depth::Checkpoint,
-        preserves: Preserves {
-            processes: true,
-            memory: true,
-            root: true,
-            workspace: true,
-            addresses: false,
-        },
-        releases: Releases {
-            cpu: true,
-            memory: true,
-        },
-        survives: Survives {
-            gateway_restart: true,
-            host_reboot: true,
-            power_loss: true,
-        },
-        same_compute: false,
-        lost_request_life: Duration::ZERO,
-    }
+    let offered = |depth: &Depth| match depth {
+        Depth::Checkpoint => writes,
+        Depth::Freeze | Depth::Stop => true,
+    };
+    let depths = Depth::ALL.into_iter().filter(offered);
+    depths.map(SuspensionMode::of_this_host).collect()
 }
 
 /// Whether the memory of compute that this kind of runtime runs can be written to disk.

@@ -85,6 +85,37 @@ pub struct SuspensionMode {
     pub lost_request_life: Duration,
 }
 
+impl SuspensionMode {
+    /// As a runtime on this host has it that keeps both root and workspace: what is resident outlives
+    /// the gateway alone, what is on disk is synced, and a lock settles what was asked for.
+    #[must_use]
+    pub const fn of_this_host(depth: Depth) -> Self {
+        let resident = matches!(depth, Depth::Freeze);
+        let memory = depth.keeps_memory();
+        Self {
+            depth,
+            preserves: Preserves {
+                processes: memory,
+                memory,
+                root: true,
+                workspace: true,
+                addresses: resident,
+            },
+            releases: Releases {
+                cpu: true,
+                memory: !resident,
+            },
+            survives: Survives {
+                gateway_restart: true,
+                host_reboot: !resident,
+                power_loss: !resident,
+            },
+            same_compute: resident,
+            lost_request_life: Duration::ZERO,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Preserves {
     pub processes: bool,

@@ -17,6 +17,19 @@ async fn offers<B: Backend>(backend: &B, depth: Depth) -> bool {
     backend.driver().describe().await.mode(depth).is_some()
 }
 
+/// A sandbox whose memory is on disk, with a file that was written before. None: that is not offered.
+async fn on_disk<B: Backend>(backend: &B) -> Option<(Subject<'_, B>, Written)> {
+    if !offers(backend, Depth::Checkpoint).await {
+        return None;
+    }
+    let (mut subject, agent) = Subject::created(backend).await;
+    write(&agent, "/workspace/kept", b"kept").await;
+    agent.detach().await.expect("detach");
+    backend.port().forget(subject.id);
+    let written = written(&mut subject).await;
+    Some((subject, written))
+}
+
 /// Until nothing of it runs: a kill takes its time.
 async fn gone<B: Backend>(subject: &Subject<'_, B>) {
     let gone = async {
@@ -76,14 +89,9 @@ pub async fn frozen_compute_is_written_to_disk_without_waking<B: Backend>(backen
 }
 
 pub async fn memory_on_disk_is_given_up_for_a_stop<B: Backend>(backend: &B) {
-    if !offers(backend, Depth::Checkpoint).await {
+    let Some((mut subject, on_disk)) = on_disk(backend).await else {
         return;
-    }
-    let (mut subject, agent) = Subject::created(backend).await;
-    write(&agent, "/workspace/kept", b"kept").await;
-    agent.detach().await.expect("detach");
-    backend.port().forget(subject.id);
-    let on_disk = written(&mut subject).await;
+    };
     let stopped = subject.deepen(Depth::Stop).await;
     assert_eq!(stopped.compute, Compute::Absent);
     // Its caller owes the artifact, told of or not.
@@ -100,13 +108,9 @@ pub async fn memory_on_disk_is_given_up_for_a_stop<B: Backend>(backend: &B) {
 pub async fn a_checkpoint_that_is_asked_for_again_answers_with_what_it_did<B: Backend>(
     backend: &B,
 ) {
-    if !offers(backend, Depth::Checkpoint).await {
+    let Some((mut subject, on_disk)) = on_disk(backend).await else {
         return;
-    }
-    let (mut subject, agent) = Subject::created(backend).await;
-    agent.detach().await.expect("detach");
-    backend.port().forget(subject.id);
-    let on_disk = written(&mut subject).await;
+    };
     backend.restart().await;
     let driver = backend.driver();
     let again = driver.suspend(&on_disk.ctx, Depth::Checkpoint).await;
@@ -129,13 +133,9 @@ pub async fn a_checkpoint_that_is_asked_for_again_answers_with_what_it_did<B: Ba
 }
 
 pub async fn memory_on_disk_is_used_once<B: Backend>(backend: &B) {
-    if !offers(backend, Depth::Checkpoint).await {
+    let Some((mut subject, on_disk)) = on_disk(backend).await else {
         return;
-    }
-    let (mut subject, agent) = Subject::created(backend).await;
-    agent.detach().await.expect("detach");
-    backend.port().forget(subject.id);
-    let on_disk = written(&mut subject).await;
+    };
     let reference = &on_disk.reference;
     subject.resume(Depth::Checkpoint, reference).await;
     backend.kill(subject.id).await;
@@ -166,13 +166,9 @@ pub async fn memory_on_disk_is_used_once<B: Backend>(backend: &B) {
 }
 
 pub async fn a_reference_of_another_driver_is_foreign<B: Backend>(backend: &B) {
-    if !offers(backend, Depth::Checkpoint).await {
+    let Some((mut subject, on_disk)) = on_disk(backend).await else {
         return;
-    }
-    let (mut subject, agent) = Subject::created(backend).await;
-    agent.detach().await.expect("detach");
-    backend.port().forget(subject.id);
-    let on_disk = written(&mut subject).await;
+    };
     let foreign = DriverReference {
         driver: "another".to_owned(),
         ..on_disk.reference.clone()

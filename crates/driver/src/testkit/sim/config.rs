@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::testkit::clock::{Clock, TokioClock};
 use crate::testkit::fault::{CallSite, CrashPoint, FaultPlan, NoFaults};
 use crate::testkit::spawn::{Spawn, TokioSpawn};
-use crate::types::{Depth, Limit, Preserves, Releases, Survives, SuspensionMode};
+use crate::types::{Depth, Limit, SuspensionMode};
 
 /// What a harness makes of a crash: it kills its gateway.
 pub type CrashHook = Arc<dyn Fn(CallSite, CrashPoint) + Send + Sync>;
@@ -83,77 +82,17 @@ impl SimConfig {
 /// Of a runtime on this host: processes halted, memory resident.
 #[must_use]
 pub const fn freeze_mode() -> SuspensionMode {
-    SuspensionMode {
-        depth: Depth::Freeze,
-        preserves: Preserves {
-            processes: true,
-            memory: true,
-            root: true,
-            workspace: true,
-            addresses: true,
-        },
-        releases: Releases {
-            cpu: true,
-            memory: false,
-        },
-        survives: Survives {
-            gateway_restart: true,
-            host_reboot: false,
-            power_loss: false,
-        },
-        same_compute: true,
-        lost_request_life: Duration::ZERO,
-    }
+    SuspensionMode::of_this_host(Depth::Freeze)
 }
 
 /// Memory written to an artifact; new native compute at the resume.
 #[must_use]
 pub const fn checkpoint_mode() -> SuspensionMode {
-    SuspensionMode {
-        depth: Depth::Checkpoint,
-        preserves: Preserves {
-            processes: true,
-            memory: true,
-            root: true,
-            workspace: true,
-            addresses: false,
-        },
-        releases: Releases {
-            cpu: true,
-            memory: true,
-        },
-        survives: Survives {
-            gateway_restart: true,
-            host_reboot: true,
-            power_loss: true,
-        },
-        same_compute: false,
-        lost_request_life: Duration::ZERO,
-    }
+    SuspensionMode::of_this_host(Depth::Checkpoint)
 }
 
 /// Root and workspace kept.
 #[must_use]
 pub const fn stop_mode() -> SuspensionMode {
-    SuspensionMode {
-        depth: Depth::Stop,
-        preserves: Preserves {
-            processes: false,
-            memory: false,
-            root: true,
-            workspace: true,
-            addresses: false,
-        },
-        releases: Releases {
-            cpu: true,
-            memory: true,
-        },
-        survives: Survives {
-            gateway_restart: true,
-            host_reboot: true,
-            power_loss: true,
-        },
-        same_compute: false,
-        lost_request_life: Duration::ZERO,
-    }
+    SuspensionMode::of_this_host(Depth::Stop)
 }
