@@ -2,13 +2,14 @@
 //! the roles turned.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
 use super::file::{Attach, Presented};
@@ -87,20 +88,55 @@ fn request(attach: &Attach, presented: &Presented) -> Result<String, DialError> 
     ))
 }
 
-/// Byte by byte: whatever follows the head belongs to HTTP/2.
+/// Takes the head and not a byte more: whatever follows it belongs to HTTP/2.
 async fn read_status(stream: &mut UnixStream) -> Result<u16, DialError> {
+    const END: &[u8] = b"\r\n\r\n";
     let mut head = Vec::with_capacity(256);
-    while !head.ends_with(b"\r\n\r\n") {
-        if head.len() == MAX_HEAD_BYTES {
-            return Err(DialError::NotHttp);
+    while !head.ends_with(END) {
+        let known = head.len();
+        let ahead = peek(stream, MAX_HEAD_BYTES - known).await?;
+        if ahead.is_empty() {
+            return Err(if known == MAX_HEAD_BYTES {
+                DialError::NotHttp
+            } else {
+                DialError::Unreachable(io::ErrorKind::UnexpectedEof.into())
+            });
         }
-        head.push(stream.read_u8().await?);
+        head.extend(&ahead);
+        // The end may have begun in what was taken before.
+        let from = known.saturating_sub(END.len() - 1);
+        let end = head[from..].windows(END.len()).position(|it| it == END);
+        if let Some(at) = end {
+            head.truncate(from + at + END.len());
+        }
+        stream.read_exact(&mut head[known..]).await?;
     }
     head.strip_prefix(b"HTTP/1.1 ")
         .and_then(|rest| rest.get(..3))
         .and_then(|code| std::str::from_utf8(code).ok())
         .and_then(|code| code.parse().ok())
         .ok_or(DialError::NotHttp)
+}
+
+/// What is there to be read, at most `room` bytes of it, and stays there; nothing at the end.
+async fn peek(stream: &UnixStream, room: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; room];
+    let count = stream
+        .async_io(Interest::READABLE, || {
+            // SAFETY: the descriptor is the stream's, the pointer and the length the vector's.
+            let count = unsafe {
+                libc::recv(
+                    stream.as_raw_fd(),
+                    bytes.as_mut_ptr().cast(),
+                    bytes.len(),
+                    libc::MSG_PEEK,
+                )
+            };
+            usize::try_from(count).map_err(|_| io::Error::last_os_error())
+        })
+        .await?;
+    bytes.truncate(count);
+    Ok(bytes)
 }
 
 /// A stream that tells whether its last write had to wait for the peer.
@@ -159,5 +195,39 @@ impl AsyncWrite for Observed {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_head_is_taken_however_it_is_cut_and_what_follows_it_stays() {
+        const SENT: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nPRI * HTTP/2.0";
+        for cut in 1..SENT.len() {
+            let (mut here, mut there) = UnixStream::pair().unwrap();
+            let sending = async {
+                there.write_all(&SENT[..cut]).await.unwrap();
+                tokio::task::yield_now().await;
+                there.write_all(&SENT[cut..]).await.unwrap();
+                drop(there);
+            };
+            let (status, ()) = tokio::join!(read_status(&mut here), sending);
+            assert_eq!(status.unwrap(), 101, "cut at {cut}");
+            let mut rest = Vec::new();
+            here.read_to_end(&mut rest).await.unwrap();
+            assert_eq!(rest, b"PRI * HTTP/2.0", "cut at {cut}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_without_an_end_is_no_answer() {
+        for sent in [&b"HTTP/1.1 101 Switching"[..], &[b'x'; MAX_HEAD_BYTES + 1]] {
+            let (mut here, mut there) = UnixStream::pair().unwrap();
+            there.write_all(sent).await.unwrap();
+            drop(there);
+            read_status(&mut here).await.unwrap_err();
+        }
     }
 }
