@@ -8,6 +8,9 @@ use std::task::{Context, Poll};
 use libfuzzer_sys::fuzz_target;
 use overwinter_driver::attach::Io;
 use overwinter_driver::session::{AttachRequest, read_request};
+use overwinter_gateway::sessions::credentials::hash;
+use overwinter_gateway::sessions::{CredentialKey, Expected, Proof};
+use overwinter_lifecycle::ids::Incarnation;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What was sent, in pieces of at most so many bytes, and then the end.
@@ -62,6 +65,36 @@ fn read(bytes: &[u8], piece: usize) -> Option<AttachRequest> {
     }
 }
 
+/// Under whatever it is awaited, it is let in with the token that was issued for that and the secret
+/// that goes with it, and with nothing else.
+fn is_let_in_for_what_it_shows(request: &AttachRequest) {
+    let key = CredentialKey::new([3; 32]);
+    let (sandbox, proof) = (request.sandbox, &request.proof);
+    let known = hash(&[0xab; 32]);
+    for incarnation in [Incarnation(3), proof.incarnation] {
+        let issued = key.issue(sandbox, incarnation).token.0;
+        let has_token =
+            proof.incarnation == incarnation && proof.token.0.eq_ignore_ascii_case(&issued);
+        let with_secrets = [
+            (Proof::Fresh, true),
+            (Proof::Kept(known), proof.previous_secret == Some([0xab; 32])),
+            (Proof::Same(known), proof.secret == [0xab; 32]),
+        ];
+        for (awaited, has_secret) in with_secrets {
+            let expected = Expected {
+                incarnation,
+                proof: awaited,
+            };
+            let answer = expected.verify(&key, sandbox, proof);
+            assert_eq!(answer.is_ok(), has_token && has_secret, "{expected:?}: {answer:?}");
+            if let Ok(next) = answer {
+                // Once in, the same again is the same attach.
+                assert_eq!(next.verify(&key, sandbox, proof), Ok(next));
+            }
+        }
+    }
+}
+
 fuzz_target!(|bytes: &[u8]| {
     let whole = read(bytes, usize::MAX);
     // However it is cut on its way, it says the same. The end of a head is looked for as it comes,
@@ -70,6 +103,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Some(request) = &whole {
         assert_eq!(cut.as_ref(), Some(request));
         assert!(!request.proof.token.0.is_empty());
+        is_let_in_for_what_it_shows(request);
         let text = String::from_utf8_lossy(bytes).to_ascii_lowercase();
         // One of each: no other reader may find another one.
         for name in ["authorization:", "overwinter-sandbox:", "overwinter-secret:"] {
