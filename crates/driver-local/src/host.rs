@@ -66,6 +66,10 @@ impl Host {
             folder(&path, 0o700)?;
         }
         folder(&layout.mounts, 0o711)?;
+        for path in [&layout.volatile, &layout.sentries] {
+            folder(path, 0o711)?;
+            mounts::in_memory(path)?;
+        }
         let runtimes = Runtimes::find(&config.runtime, &config.also, config.runtime_concurrency)?;
         let cgroups = Cgroups::find(&config.gateway_id).ok_or(OpenError::NoFreezer)?;
         if !config.supervisor.is_file() {
@@ -157,6 +161,8 @@ impl Host {
     pub(crate) fn close(&self) {
         self.prune();
         mounts::release(&self.layout.mounts);
+        mounts::leave_memory(&self.layout.volatile);
+        mounts::leave_memory(&self.layout.sentries);
         // Empty when nothing is being started, and when there is no sandbox. The folders above them
         // are shared with other gateways, and removed by the last.
         for own in [

@@ -21,8 +21,9 @@
 //! <sentries>/<native name>/      what gVisor's runtime keeps of one compute (--root), its socket too
 //! ```
 //!
-//! In memory, because a name made on a disk waits for the file system's journal, and a resume makes
-//! three; and because a token has no business on a disk.
+//! In memory, because a file that is replaced on a disk waits for that (ext4 writes out what takes
+//! another's name at once), and a resume replaces two; and because a token has no business on a disk.
+//! Where the host's `/run` is on a disk, these folders are file systems of their own.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

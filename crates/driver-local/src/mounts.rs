@@ -131,6 +131,30 @@ pub(crate) fn isolate(folder: &Path) -> Result<(), LocalError> {
     mount_change(folder, MountPropagationFlags::PRIVATE).at("making private", folder)
 }
 
+/// Has `folder` in memory from now on. It is already where the host's `/run` is, as on most; and where
+/// it holds something, computes use that, and it stays as it is.
+pub(crate) fn in_memory(folder: &Path) -> Result<(), LocalError> {
+    let stat = rustix::fs::statfs(folder).at("looking at", folder)?;
+    if stat.f_type == libc::TMPFS_MAGIC || !is_empty(folder)? {
+        return Ok(());
+    }
+    let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
+    mount("tmpfs", folder, "tmpfs", flags, c"mode=0711").at("mounting on", folder)?;
+    mount_change(folder, MountPropagationFlags::PRIVATE).at("making private", folder)
+}
+
+/// Undoes [`in_memory`] where nothing is left in it.
+pub(crate) fn leave_memory(folder: &Path) {
+    if is_empty(folder).is_ok_and(|is| is) {
+        release(folder);
+    }
+}
+
+fn is_empty(folder: &Path) -> Result<bool, LocalError> {
+    let mut entries = fs::read_dir(folder).at("reading", folder)?;
+    Ok(entries.next().is_none())
+}
+
 /// Undoes [`isolate`], unless something is mounted in it still.
 pub(crate) fn release(folder: &Path) {
     if is_mount_point(folder).is_ok_and(|is| is) {
