@@ -1,4 +1,5 @@
-//! What was met: each phase with each fault, each step with a crash on either side of it.
+//! What was met: each phase with each fault, each step with a crash on either side of it, each commit
+//! with a full disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,8 @@ struct Counts {
     faults: BTreeMap<(String, &'static str), u64>,
     /// (step, side): times reached, times crashed at.
     steps: BTreeMap<(String, &'static str), (u64, u64)>,
+    /// How often a commit met a full disk.
+    full: BTreeMap<&'static str, u64>,
     /// How often each invariant was put to the test.
     invariants: BTreeMap<&'static str, u64>,
 }
@@ -99,6 +102,11 @@ impl Coverage {
         counts.steps.entry((step.to_owned(), side)).or_default().1 += 1;
     }
 
+    /// A commit of this sort met a full disk.
+    pub(crate) fn filled(&self, label: &'static str) {
+        *self.lock().full.entry(label).or_default() += 1;
+    }
+
     pub(crate) fn tested(&self, invariant: &'static str) {
         self.tested_times(invariant, 1);
     }
@@ -124,13 +132,16 @@ impl Coverage {
             sum.0 += reached;
             sum.1 += crashed;
         }
+        for (label, count) in &other.full {
+            *counts.full.entry(label).or_default() += count;
+        }
         for (key, count) in &other.invariants {
             *counts.invariants.entry(key).or_default() += count;
         }
     }
 
-    /// Points that were never crashed at, and those that the list of them does not have; and, of the
-    /// faults that are dialled, those that never happened at all or in one of the phases in which they
+    /// Points that were never crashed at, and those that the list of them does not have; commits that
+    /// met no full disk; and, of the faults that are dialled, those that never happened at all or in one of the phases in which they
     /// have to.
     #[must_use]
     pub fn zeros(&self, dialled: &[String]) -> Vec<String> {
@@ -162,10 +173,14 @@ impl Coverage {
                 Some(_) => None,
             }
         });
+        let never_full = (points::COMMITS.iter())
+            .filter(|label| !counts.full.contains_key(*label))
+            .map(|label| format!("a full disk at commit {label}"));
         faults
             .map(|fault| format!("fault {fault}"))
             .chain(cells)
             .chain(unlisted)
+            .chain(never_full)
             .chain(steps)
             .collect()
     }
@@ -203,7 +218,13 @@ impl Coverage {
         let counts = self.lock();
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
-        table.set_header(["step", "reached", "crashed before", "crashed after"]);
+        table.set_header([
+            "step",
+            "reached",
+            "crashed before",
+            "crashed after",
+            "disk full",
+        ]);
         let steps: BTreeSet<&String> = counts.steps.keys().map(|(step, _)| step).collect();
         for step in steps {
             let of = |side| counts.steps.get(&(step.clone(), side)).copied();
@@ -214,9 +235,14 @@ impl Coverage {
             let numbers = [before.0.max(after.0), before.1, after.1];
             let mut row = vec![step.clone()];
             row.extend(numbers.iter().map(u64::to_string));
+            let full = step.strip_prefix("commit ").map(|label| {
+                let met = counts.full.get(label).copied().unwrap_or(0);
+                met.to_string()
+            });
+            row.push(full.unwrap_or_else(|| "-".to_owned()));
             table.add_row(row);
         }
-        right(&mut table, 3);
+        right(&mut table, 4);
         table.to_string()
     }
 }

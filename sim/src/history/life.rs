@@ -27,7 +27,7 @@ use overwinter_gateway::run::{Gateway, StartError};
 use overwinter_gateway::sessions::{CredentialKey, Hub};
 use overwinter_lifecycle::ids::Millis;
 use overwinter_store::{
-    CommitPoint, Identity, Location, PaceHook, Store, StoreError, StoreOptions, WriterKind,
+    CommitPoint, Identity, Location, Store, StoreError, StoreOptions, WriterKind,
 };
 use uuid::Uuid;
 
@@ -50,8 +50,6 @@ pub(crate) const FOREIGN: &str = "not-ours";
 const DOWN: Duration = Duration::from_secs(20);
 /// Whether an outage is over.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Microseconds that a commit takes on a slow disk, at most.
-const SLOWEST: u64 = 1_500_000;
 /// A history that comes to no end.
 const MOST_EVENTS: u64 = 20_000_000;
 
@@ -277,8 +275,8 @@ async fn script(
     stage.a_while(DOWN).await;
     // Where not even the reserve has room a gateway does not start; whoever watches over it starts it
     // again when there is.
-    stage.full.store(false, Ordering::Relaxed);
-    stage.slow.store(false, Ordering::Relaxed);
+    stage.disk.full.store(false, Ordering::Relaxed);
+    stage.disk.slow.store(false, Ordering::Relaxed);
     stage.plan.outage(false);
     let (api, driver) = match start(&stage, &folder, identity, &ids).await {
         Ok(started) => started,
@@ -332,29 +330,6 @@ async fn script(
     select(pin!(finale.run()), pin!(watch::run(&stage))).await;
 }
 
-/// A slow disk: a commit takes its time.
-fn pace(stage: &Stage) -> PaceHook {
-    let (slow, time, crashes) = (
-        stage.slow.clone(),
-        stage.time.clone(),
-        stage.crashes.clone(),
-    );
-    let dice = Arc::new(Mutex::new(Dice::new(&[stage.roll(u64::MAX)])));
-    Arc::new(move |label| {
-        let sleep = slow.load(Ordering::Relaxed).then(|| {
-            let mut dice = dice.lock().unwrap_or_else(PoisonError::into_inner);
-            let micros = dice.next() % SLOWEST;
-            crashes.moment(&format_args!("a slow {label}"));
-            time.sleep(Duration::from_micros(micros))
-        });
-        Box::pin(async move {
-            if let Some(sleep) = sleep {
-                sleep.await;
-            }
-        })
-    })
-}
-
 /// The gateway's clock: whoever sleeps may not wake up again.
 struct MortalClock {
     time: VirtualTime,
@@ -393,9 +368,12 @@ async fn start(
     ids: &SeededIds,
 ) -> Result<(Api, Arc<dyn Driver>), NotStarted> {
     let crashes = stage.crashes.clone();
-    let (full, dice) = (
-        stage.full.clone(),
-        Mutex::new(Dice::new(&[stage.roll(u64::MAX)])),
+    // In this order: the seed decides.
+    let full = stage.disk.fills(stage.roll(u64::MAX));
+    let pace = stage.disk.pace(
+        stage.roll(u64::MAX),
+        stage.time.clone(),
+        stage.crashes.clone(),
     );
     let options = StoreOptions {
         location: Location::Folder(folder.to_owned()),
@@ -403,14 +381,8 @@ async fn start(
         limits: stage.profile.limits,
         now: Millis(stage.time.wall_ms()),
         identity: Some(identity),
-        pace: Some(pace(stage)),
-        full: Some(Arc::new(move |_label, reserve_given_up| {
-            let sometimes = || {
-                let mut dice = dice.lock().unwrap_or_else(PoisonError::into_inner);
-                dice.next().is_multiple_of(4)
-            };
-            full.load(Ordering::Relaxed) && (!reserve_given_up || sometimes())
-        })),
+        pace: Some(pace),
+        full: Some(full),
         on_commit: Some(Arc::new(move |point, label| {
             let side = match point {
                 CommitPoint::Before => "before",

@@ -95,11 +95,11 @@ pub(crate) async fn run(stage: Rc<Stage>) {
         }
         if stage.chance(mishaps.full.into()) {
             everywhere(&stage, FULL);
-            trouble(&stage, &stage.full, "full").await;
+            trouble(&stage, &stage.disk.full, "full").await;
         }
         if stage.chance(mishaps.slow.into()) {
             everywhere(&stage, SLOW);
-            trouble(&stage, &stage.slow, "slow").await;
+            trouble(&stage, &stage.disk.slow, "slow").await;
         }
         if stage.chance(mishaps.outage.into()) {
             stage.trace.note(format_args!("mishap outage"));

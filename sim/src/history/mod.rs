@@ -13,7 +13,7 @@
 //! | `time` | virtual time |
 //! | `life` | one life of a gateway |
 //! | `client`, `doors` | who asks, and how |
-//! | `faults`, `crashes` (at any of `points`), `mishaps` | what goes wrong |
+//! | `faults`, `crashes` (at any of `points`), `mishaps`, `disk` | what goes wrong |
 //! | `checks`, `ends`, `finale` | what must be so: after each commit, at the end of an operation and at the end |
 //! | [`invariant`] | by name |
 //! | [`many`] | many seeds, on all cores |
@@ -24,6 +24,7 @@ mod checks;
 mod client;
 pub mod coverage;
 mod crashes;
+mod disk;
 mod doors;
 mod ends;
 mod faults;
@@ -56,6 +57,7 @@ use uuid::Uuid;
 
 use coverage::Coverage;
 use crashes::Crashes;
+use disk::Disk;
 use faults::{Plan, Records};
 use invariant::{Invariant, Violation};
 use life::{End, FOREIGN, Lives, Nursery, Purpose, SeededIds};
@@ -150,6 +152,7 @@ fn of(seed: u64, profile: &Profile, print: bool, folder: &std::path::Path) -> To
         native_name: FOREIGN.to_owned(),
         observed: Observed::Unknown,
     });
+    let disk = Disk::new(seed, profile.mishaps.full > 0, coverage.clone());
     let stage = Rc::new(Stage {
         profile: profile.clone(),
         time: time.clone(),
@@ -159,8 +162,7 @@ fn of(seed: u64, profile: &Profile, print: bool, folder: &std::path::Path) -> To
         plan,
         records,
         world,
-        full: Arc::default(),
-        slow: Arc::default(),
+        disk,
         ends_in_this_life: Dice::new(&[seed, 13]).next().is_multiple_of(2),
         disk_trouble: Cell::default(),
         life: Cell::default(),

@@ -102,7 +102,7 @@ const STEPS: [(&str, &[&str]); 7] = [
 
 /// Not among them: `MAIN_EXIT`, for these sandboxes have no main process, and `UPDATE`, which no client
 /// asks for.
-const COMMITS: [&str; 15] = [
+pub(crate) const COMMITS: [&str; 15] = [
     label::ACCEPT_CREATE,
     label::ACCEPT,
     label::TURN_BACK,

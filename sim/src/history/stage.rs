@@ -15,6 +15,7 @@ use super::checks::Seen;
 use super::client::Asked;
 use super::coverage::Coverage;
 use super::crashes::Crashes;
+use super::disk::Disk;
 use super::faults::{Plan, Records};
 use super::invariant::{Invariant, Violation};
 use super::profile::Profile;
@@ -33,13 +34,10 @@ pub(crate) struct Stage {
     pub plan: Arc<Plan>,
     pub records: Records,
     pub world: Arc<SimWorld>,
-    /// The disk of the records is full.
-    pub full: Arc<AtomicBool>,
+    pub disk: Disk,
     /// Whether the gateway that the clients have left sees the end, or one that is started anew.
     pub ends_in_this_life: bool,
-    /// It is slow.
-    pub slow: Arc<AtomicBool>,
-    /// For so long in all, one or the other.
+    /// It was full or slow for so long in all.
     pub disk_trouble: Cell<Duration>,
     /// Of gateways, from 1.
     pub life: Cell<u32>,
@@ -105,8 +103,7 @@ impl Stage {
         self.trace.note(format_args!("no more faults"));
         self.plan.end();
         self.crashes.end();
-        self.full.store(false, Ordering::Relaxed);
-        self.slow.store(false, Ordering::Relaxed);
+        self.disk.mend();
     }
 
     pub(crate) fn roll(&self, below: u64) -> u64 {
