@@ -49,4 +49,6 @@ pub enum Unusable {
     Stale,
     /// Only another build can restore it. It may be there again: the artifact is kept.
     OtherBuild,
+    /// It was taken over an image that is not there as it was. It may be again: the artifact is kept.
+    OtherImage,
 }

@@ -64,6 +64,8 @@ reasons! {
     ArtifactForeign = "ARTIFACT_FOREIGN", "use `start`, or resume with --restart-if-restore-fails: the storage is intact";
     /// The artifact can be restored by another build alone. It is kept.
     RuntimeChanged = "RUNTIME_CHANGED", "install the build that the message names and resume again, or use `start`: the storage is intact";
+    /// The artifact was taken over an image that is not as it was. It is kept.
+    ImageChanged = "IMAGE_CHANGED", "put the image back as it was and resume again, or use `start`: the storage is intact";
     /// The backend could not bring it back; nothing ran.
     RestoreFailed = "RESTORE_FAILED", "try again, or use `start`: the storage is intact";
     /// Compute could not be started; surely none is there.

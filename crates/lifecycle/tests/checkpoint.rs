@@ -268,14 +268,14 @@ fn what_cannot_be_restored_is_told_with_its_reason() {
             .achieves(Achieved::Storage);
         owes(&cold, &[ARTIFACT]);
     }
-    // The build may come back.
-    let kept = refused(Reason::RuntimeChanged)
-        .ends(ON_DISK)
-        .because(Reason::RuntimeChanged);
-    owes(&kept, &[]);
-    let retained = kept.sandbox.retained.unwrap();
-    assert_eq!(retained.artifact, Some(ARTIFACT));
-    assert_eq!(retained.status, RetainedStatus::Available);
+    // The build may come back, and so may the image.
+    for reason in [Reason::RuntimeChanged, Reason::ImageChanged] {
+        let kept = refused(reason).ends(ON_DISK).because(reason);
+        owes(&kept, &[]);
+        let retained = kept.sandbox.retained.unwrap();
+        assert_eq!(retained.artifact, Some(ARTIFACT));
+        assert_eq!(retained.status, RetainedStatus::Available);
+    }
 }
 
 #[test]

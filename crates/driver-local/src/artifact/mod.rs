@@ -80,6 +80,8 @@ impl ArtifactError {
     pub(crate) fn without_effect(self) -> DriverError {
         match self {
             Self::Missing => DriverError::Missing(self.to_string()),
+            // The memory is there: what is missing is what it was taken over.
+            Self::Local(LocalError::ImageMissing { .. }) => self.unusable(Unusable::OtherImage),
             Self::Local(error) => error.without_effect(),
             Self::Format { .. } | Self::Build { .. } | Self::Supervisor => {
                 self.unusable(Unusable::OtherBuild)

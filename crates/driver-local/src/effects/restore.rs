@@ -42,7 +42,7 @@ enum Failed {
 
 impl From<LocalError> for Failed {
     fn from(error: LocalError) -> Self {
-        Self::Refused(error.without_effect())
+        ArtifactError::Local(error).into()
     }
 }
 

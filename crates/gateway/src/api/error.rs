@@ -148,6 +148,7 @@ const fn code_of(reason: Reason) -> ErrorCode {
         | Reason::ArtifactDamaged
         | Reason::ArtifactForeign
         | Reason::RuntimeChanged
+        | Reason::ImageChanged
         | Reason::ComputeLost => ErrorCode::FailedPrecondition,
         Reason::CapacityExceeded => ErrorCode::ResourceExhausted,
         Reason::Unsupported => ErrorCode::Unimplemented,

@@ -36,6 +36,7 @@ pub(super) fn fault(error: DriverError) -> Fault {
             Unusable::Foreign => Reason::ArtifactForeign,
             Unusable::Stale => Reason::RetainedStale,
             Unusable::OtherBuild => Reason::RuntimeChanged,
+            Unusable::OtherImage => Reason::ImageChanged,
         },
         DriverError::Unsupported(_) => Reason::Unsupported,
         DriverError::Unknown(_) => Reason::DriverTimeout,

@@ -167,7 +167,7 @@ fn not_restored(op: &Operation, fault: Fault) -> Action {
         return Action::Record(Recording::FallBack);
     }
     let condemned = fault.reason.condemns_memory();
-    let told = condemned || fault.reason == Reason::RuntimeChanged;
+    let told = condemned || matches!(fault.reason, Reason::RuntimeChanged | Reason::ImageChanged);
     let reason = if told {
         fault.reason
     } else {
