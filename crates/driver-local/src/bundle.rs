@@ -141,25 +141,31 @@ impl Bundle<'_> {
     }
 
     fn mounts(&self) -> Value {
-        json!([
-            { "destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"] },
-            { "destination": "/dev", "type": "tmpfs", "source": "tmpfs",
-              "options": ["nosuid", "strictatime", "mode=755", "size=65536k"] },
-            { "destination": "/dev/pts", "type": "devpts", "source": "devpts",
-              "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"] },
-            { "destination": "/dev/shm", "type": "tmpfs", "source": "shm",
-              "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"] },
-            { "destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue",
-              "options": ["nosuid", "noexec", "nodev"] },
-            { "destination": "/sys", "type": "sysfs", "source": "sysfs",
-              "options": ["nosuid", "noexec", "nodev", "ro"] },
-            { "destination": "/workspace", "type": "bind", "source": self.mounted.workspace(),
-              "options": ["bind", "nodev", "rw"] },
-            { "destination": SUPERVISOR_INSIDE, "type": "bind", "source": self.mounted.supervisor(),
-              "options": ["bind", "ro", "nosuid", "nodev"] },
-            { "destination": ATTACH_INSIDE, "type": "bind", "source": self.mounted.attach(),
-              "options": ["bind", "ro", "nosuid", "nodev", "noexec"] },
-        ])
+        // First: nothing else lies above another.
+        let usr = self.mounted.usr().map(|usr| {
+            json!({ "destination": "/usr", "type": "bind", "source": usr,
+                    "options": ["bind", "nosuid", "nodev", "rw"] })
+        });
+        let others = [
+            json!({ "destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"] }),
+            json!({ "destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+              "options": ["nosuid", "strictatime", "mode=755", "size=65536k"] }),
+            json!({ "destination": "/dev/pts", "type": "devpts", "source": "devpts",
+              "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"] }),
+            json!({ "destination": "/dev/shm", "type": "tmpfs", "source": "shm",
+              "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"] }),
+            json!({ "destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue",
+              "options": ["nosuid", "noexec", "nodev"] }),
+            json!({ "destination": "/sys", "type": "sysfs", "source": "sysfs",
+              "options": ["nosuid", "noexec", "nodev", "ro"] }),
+            json!({ "destination": "/workspace", "type": "bind", "source": self.mounted.workspace(),
+              "options": ["bind", "nodev", "rw"] }),
+            json!({ "destination": SUPERVISOR_INSIDE, "type": "bind", "source": self.mounted.supervisor(),
+              "options": ["bind", "ro", "nosuid", "nodev"] }),
+            json!({ "destination": ATTACH_INSIDE, "type": "bind", "source": self.mounted.attach(),
+              "options": ["bind", "ro", "nosuid", "nodev", "noexec"] }),
+        ];
+        usr.into_iter().chain(others).collect()
     }
 
     fn resources(&self) -> Value {

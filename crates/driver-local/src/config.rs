@@ -26,6 +26,8 @@ pub struct LocalConfig {
     pub runtime_concurrency: usize,
     /// Processes and threads of a sandbox that names no limit.
     pub default_pids: u32,
+    /// The root of what the image `host` is made of: `/`, unless the gateway sees the host elsewhere.
+    pub host_root: PathBuf,
     /// PID 1 in place of the supervisor; for tests of the driver alone.
     pub init_args: Option<Vec<String>>,
 }
@@ -43,6 +45,7 @@ impl LocalConfig {
             uid_count: 0x6000_0000,
             runtime_concurrency: std::thread::available_parallelism().map_or(2, usize::from),
             default_pids: 1024,
+            host_root: PathBuf::from("/"),
             init_args: None,
         }
     }

@@ -65,6 +65,7 @@ pub fn doctor(state_dir: &Path, runtime: &Path) -> Vec<Check> {
         user_namespaces(),
         overlay(),
         id_mapped_mounts(there),
+        image_host(),
         seccomp(),
         quotas(there),
         swap(),
@@ -221,6 +222,28 @@ fn id_mapped_mounts(folder: &Path) -> Check {
             Status::Missing,
             error.to_string(),
             "put the state folder on ext4, xfs or btrfs, with Linux 5.19 or later",
+        ),
+    }
+}
+
+/// `--image host` takes this host's own `/usr`.
+fn image_host() -> Check {
+    const NAME: &str = "image `host`";
+    if !geteuid().is_root() {
+        return Check::new(
+            NAME,
+            Status::Warn,
+            "not tried: needs root",
+            "run doctor as root",
+        );
+    }
+    match crate::image::host::check(Path::new("/")) {
+        Ok(()) => Check::ok(NAME, "made of /usr"),
+        Err(error) => Check::new(
+            NAME,
+            Status::Warn,
+            error.to_string(),
+            "no sandboxes with --image host; other images work",
         ),
     }
 }

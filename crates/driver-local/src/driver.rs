@@ -302,7 +302,11 @@ impl Driver for LocalDriver {
             looked.look(sandbox)
         });
         let look = look.await.map_err(LocalError::without_effect)?;
-        describe::admits(&host, depth, &look)
+        describe::admits(&host, depth, &look)?;
+        match depth {
+            Depth::Checkpoint => self.shared.can_come_back(sandbox).await,
+            Depth::Freeze | Depth::Stop => Ok(()),
+        }
     }
 
     async fn create(

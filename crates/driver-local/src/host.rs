@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use overwinter_driver::ComputeSpec;
 use overwinter_lifecycle::ids::SandboxId;
 use rustix::process::{Resource, geteuid, getrlimit};
 
@@ -54,7 +55,7 @@ impl Host {
         }
         folder(&config.state_dir, 0o711)?;
         let state = fs::canonicalize(&config.state_dir).at("resolving", &config.state_dir)?;
-        let layout = Layout::new(state);
+        let layout = Layout::new(state, config.host_root.clone());
         for path in [
             layout.images(),
             layout.images_by_digest(),
@@ -77,12 +78,10 @@ impl Host {
                 path: config.supervisor.clone(),
             });
         }
-        image::sweep(&layout)?;
         let supervisor = supervisors::keep(&layout.supervisors(), &config.supervisor)?;
-        supervisors::sweep(
-            &layout.supervisors(),
-            &named_supervisors(&layout, &supervisor)?,
-        )?;
+        let named = Named::find(&layout, &supervisor)?;
+        supervisors::sweep(&layout.supervisors(), &named.supervisors)?;
+        image::sweep(&layout, &named.images)?;
         mounts::isolate(&layout.mounts)?;
         let boot = Path::new("/proc/sys/kernel/random/boot_id");
         Ok(Self {
@@ -190,22 +189,48 @@ impl Drop for Host {
     }
 }
 
-fn named_supervisors(layout: &Layout, current: &Path) -> Result<Vec<PathBuf>, LocalError> {
-    let mut named = vec![current.to_owned()];
-    for name in names(&layout.sandboxes()) {
-        let Ok(sandbox) = name.parse() else { continue };
-        let dir = layout.sandbox(sandbox);
-        if let Some(record) = ComputeRecord::read(&dir)? {
-            named.push(record.supervisor);
-        }
-        for artifact in artifact::names(&dir) {
-            // One that cannot be read is not restored either.
-            if let Ok(manifest) = Manifest::read(&dir, sandbox, &artifact) {
-                named.push(layout.supervisors().join(&manifest.belongs().supervisor));
+/// What compute and memory on disk need as long as they are there.
+struct Named {
+    supervisors: Vec<PathBuf>,
+    /// Digests.
+    images: Vec<String>,
+}
+
+impl Named {
+    fn find(layout: &Layout, current: &Path) -> Result<Self, LocalError> {
+        let mut named = Self {
+            supervisors: vec![current.to_owned()],
+            images: Vec::new(),
+        };
+        for name in names(&layout.sandboxes()) {
+            let Ok(sandbox) = name.parse() else { continue };
+            let dir = layout.sandbox(sandbox);
+            if let Some(record) = ComputeRecord::read(&dir)? {
+                named.supervisors.push(record.supervisor);
+            }
+            // Written before anything is made from it: where it is not whole, nothing was.
+            if let Ok(spec) = read_spec(&dir) {
+                named.images.push(spec.image.digest);
+            }
+            for artifact in artifact::names(&dir) {
+                // One that cannot be read is not restored either.
+                if let Ok(manifest) = Manifest::read(&dir, sandbox, &artifact) {
+                    let belongs = manifest.belongs();
+                    let supervisor = layout.supervisors().join(&belongs.supervisor);
+                    named.supervisors.push(supervisor);
+                    named.images.push(belongs.spec.image.digest.clone());
+                }
             }
         }
+        Ok(named)
     }
-    Ok(named)
+}
+
+/// What the compute was made from, and with memory on disk is made from again.
+pub(crate) fn read_spec(dir: &SandboxDir) -> Result<ComputeSpec, LocalError> {
+    let path = dir.spec();
+    let bytes = fs::read(&path).at("reading", &path)?;
+    serde_json::from_slice(&bytes).map_err(|source| LocalError::Damaged { path, source })
 }
 
 /// Of what a folder holds. None where it is not there.

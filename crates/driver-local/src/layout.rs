@@ -3,7 +3,7 @@
 //! ```text
 //! <state>/                       0711 root
 //!   images/<name>                what the user put there
-//!   images/by-digest/<sha256>/   extracted tars
+//!   images/by-digest/<sha256>/   extracted tars; `host-<sha256>`: of the image `host`, all but /usr
 //!   supervisors/<sha256>/        one binary each, kept while compute names it
 //!   ranges/<index>               a file a user-id range, holding the sandbox's id
 //!   runc/<native name>/          the runtime's own state (--root)
@@ -11,6 +11,7 @@
 //!     lock                       flock over every effect
 //!     compute.json               the compute of the newest create or start
 //!     root/{upper,work}          the root layer
+//!     root/usr/{upper,work}      with the image `host`: the layer over its /usr
 //!     workspace/
 //!     artifacts/, key, generation  memory on disk: see `artifact`
 //! <volatile>/<id>/               0700, in memory: what a reboot of the host ends with the compute
@@ -36,6 +37,8 @@ use crate::runtime::Kind;
 /// The folders of one driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
+    /// The root of what the image `host` is made of.
+    pub(crate) host: PathBuf,
     pub(crate) state: PathBuf,
     pub(crate) mounts: PathBuf,
     pub(crate) volatile: PathBuf,
@@ -48,7 +51,7 @@ pub(crate) const CONTAINER: &str = "c";
 
 impl Layout {
     /// `state` is absolute and exists.
-    pub(crate) fn new(state: PathBuf) -> Self {
+    pub(crate) fn new(state: PathBuf, host: PathBuf) -> Self {
         let hash = hex(&Sha256::digest(state.as_os_str().as_encoded_bytes()));
         let run = Path::new("/run/overwinter");
         let mounts = if may_hold_mounts(&state) {
@@ -59,6 +62,7 @@ impl Layout {
         let volatile = run.join("sandboxes").join(&hash[..16]);
         let sentries = run.join("runsc").join(&hash[..16]);
         Self {
+            host,
             sentries,
             state,
             mounts,

@@ -1,6 +1,6 @@
 //! A user namespace's descriptor, without a process that stays in it.
 //!
-//! The maps have two extents. The first gives a sandbox its 65,536 host ids. The second lets the
+//! The maps of storage have two extents. The first gives a sandbox its 65,536 host ids. The second lets the
 //! host's root appear as id 65536 on disk: overlay's mounter owns its work folder and whiteouts by
 //! it. Storage then holds plain ids whatever the range, and can move to another one unchanged.
 
@@ -20,12 +20,20 @@ pub(crate) const SUPERVISOR_ID: u32 = RANGE - 1;
 
 /// A namespace whose maps are `0 base 65536` and `65536 0 1`, for id-mapped mounts.
 pub(crate) fn for_mounts(base: u32) -> Result<File, LocalError> {
+    with_maps(&format!("0 {base} {RANGE}\n{RANGE} 0 1\n"))
+}
+
+/// The first extent alone: for what no overlay has as its upper layer.
+pub(crate) fn for_reading(base: u32) -> Result<File, LocalError> {
+    with_maps(&format!("0 {base} {RANGE}\n"))
+}
+
+fn with_maps(map: &str) -> Result<File, LocalError> {
     let pause = Pause::start().at("starting a user namespace", Path::new("/proc/self/ns/user"))?;
     let proc = Path::new("/proc").join(pause.pid.to_string());
-    let map = format!("0 {base} {RANGE}\n{RANGE} 0 1\n");
     for name in ["uid_map", "gid_map"] {
         let path = proc.join(name);
-        fs::write(&path, &map).at("writing", &path)?;
+        fs::write(&path, map).at("writing", &path)?;
     }
     let path = proc.join("ns/user");
     File::open(&path).at("opening", &path)

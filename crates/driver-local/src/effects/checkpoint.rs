@@ -15,9 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overwinter_driver::{
-    Compute, ComputeSpec, DriverError, DriverReference, EffectContext, Effected,
-};
+use overwinter_driver::{Compute, DriverError, DriverReference, EffectContext, Effected};
 use overwinter_lifecycle::ids::SandboxId;
 
 use super::{DRIVER, FORMAT, effected, owed_but};
@@ -27,7 +25,8 @@ use crate::compute::{ComputeRecord, Running, Saving};
 use crate::describe;
 use crate::driver::{Shared, Turn, blocking};
 use crate::error::{At, LocalError};
-use crate::host::folder;
+use crate::host::{folder, read_spec};
+use crate::image;
 use crate::process;
 use crate::teardown;
 
@@ -61,9 +60,29 @@ impl Shared {
             return Err(DriverError::Missing("no compute is there".to_owned()));
         };
         describe::can_checkpoint(&self.host, running.record.runtime)?;
+        self.can_come_back(sandbox).await?;
         match self.take(&turn, ctx, &running).await {
             Ok((manifest, took)) => self.end_and_tell(&turn, ctx, &manifest, Some(took)).await,
             Err(error) => Err(self.undo(&turn, sandbox, error).await),
+        }
+    }
+
+    /// Refuses memory that could not be put back, since what it lies over is another by now.
+    pub(crate) async fn can_come_back(&self, sandbox: SandboxId) -> Result<(), DriverError> {
+        let host = Arc::clone(&self.host);
+        let root = blocking(move || {
+            let spec = read_spec(&host.layout.sandbox(sandbox))?;
+            image::root(&host.layout, &spec.image)
+        });
+        match root.await {
+            Ok(_) => Ok(()),
+            Err(error @ (LocalError::ImageMissing { .. } | LocalError::Image { .. })) => {
+                Err(DriverError::Rejected(format!(
+                    "no checkpoint of this sandbox: {error}; its memory could not be resumed. \
+                     Suspend it at depth stop, or start it anew"
+                )))
+            }
+            Err(error) => Err(error.without_effect()),
         }
     }
 
@@ -100,7 +119,7 @@ impl Shared {
         if running.record.saving.is_some() {
             self.saved(running, turn.until).await?;
         }
-        let spec = self.spec_of(sandbox)?;
+        let spec = read_spec(&dir)?;
         let saving = ComputeRecord {
             turning: false,
             saving: Some(Saving {
@@ -266,13 +285,6 @@ impl Shared {
             Some(saving) => saving.limit.clone(),
             None => self.host.cgroups.memory_limit(&record.native),
         }
-    }
-
-    /// As it was made from: the restore makes it from the same.
-    fn spec_of(&self, sandbox: SandboxId) -> Result<ComputeSpec, LocalError> {
-        let path = self.host.layout.sandbox(sandbox).spec();
-        let bytes = std::fs::read(&path).at("reading", &path)?;
-        serde_json::from_slice(&bytes).map_err(|source| LocalError::Damaged { path, source })
     }
 }
 

@@ -118,9 +118,13 @@ impl Shared {
 
         let begun = self.make(turn, ctx, spec, credentials, storage).await;
         match begun {
-            Ok(()) => Ok(effected(Compute::Live {
-                held: ctx.incarnation,
-            })),
+            Ok(remark) => {
+                let mut effected = effected(Compute::Live {
+                    held: ctx.incarnation,
+                });
+                effected.remarks.extend(remark);
+                Ok(effected)
+            }
             Err(error) => {
                 turn.entry.set_live(None);
                 let hung = matches!(error, LocalError::RuntimeHung { .. });
@@ -180,14 +184,15 @@ impl Shared {
         Ok(effected(Compute::Live { held }))
     }
 
+    /// Answers with what there is to tell of it.
     async fn make(
         self: &Arc<Self>,
         turn: &Turn,
         ctx: &EffectContext,
-        spec: ComputeSpec,
+        mut spec: ComputeSpec,
         credentials: Credentials,
         storage: Storage,
-    ) -> Result<(), LocalError> {
+    ) -> Result<Option<String>, LocalError> {
         let Some(lock) = &turn.lock else {
             return Err(LocalError::BrokenOff);
         };
@@ -206,12 +211,15 @@ impl Shared {
             saving: None,
         };
         let dir = self.host.layout.sandbox(sandbox);
-        let Scene { door, mounted } = {
+        let (Scene { door, mounted }, remark) = {
             let (shared, ctx, record) = (Arc::clone(self), ctx.clone(), record.clone());
             blocking(move || {
                 let dir = shared.host.layout.sandbox(sandbox);
                 Generation::raise(&dir, ctx.incarnation)?;
-                shared.set_the_stage(&ctx, &spec, &credentials, storage, &record)
+                let current = image::current(&shared.host.layout, &spec.image)?;
+                spec.image = current.image;
+                let scene = shared.set_the_stage(&ctx, &spec, &credentials, storage, &record)?;
+                Ok((scene, current.remark))
             })
             .await?
         };
@@ -227,7 +235,9 @@ impl Shared {
             drop(mounted);
             drop(detaching);
         });
-        self.watch_new(turn, sandbox, record, &runtime, door).await
+        self.watch_new(turn, sandbox, record, &runtime, door)
+            .await?;
+        Ok(remark)
     }
 
     /// What the runtime says it has started.
@@ -439,6 +449,18 @@ fn make_storage(
     Ok(())
 }
 
+/// A layer over something, unless it is there.
+fn make_layer(folder_of_it: &Path) -> Result<(), LocalError> {
+    let upper = folder_of_it.join("upper");
+    if upper.is_dir() {
+        return Ok(());
+    }
+    folder(folder_of_it, 0o700)?;
+    folder(&folder_of_it.join("work"), 0o700)?;
+    // Last: it says that all is there. Its mode is that of what it becomes.
+    folder(&upper, 0o755)
+}
+
 /// Everything that the runtime reads.
 fn prepare(
     host: &Host,
@@ -449,11 +471,15 @@ fn prepare(
 ) -> Result<Mounted, LocalError> {
     let native = ctx.key.native_name();
     let dir = host.layout.sandbox(ctx.sandbox());
-    let lower = image::root(&host.layout, &spec.image)?;
+    let image = image::root(&host.layout, &spec.image)?;
+    if image.usr.is_some() {
+        make_layer(&dir.root().join("usr"))?;
+    }
     let mounted = Mounted::make(&Plan {
         at: host.layout.mounts_of(&native),
         base,
-        lower: &lower,
+        lower: &image.lower,
+        usr: image.usr.as_deref(),
         root: &dir.root(),
         workspace: &dir.workspace(),
         attach: &dir.attach(),

@@ -3,13 +3,17 @@
 //! | asked for | is |
 //! |---|---|
 //! | an absolute path, also after `file:` | a folder, used in place, or a tar (`.tar`, `.tar.gz`, `.tgz`) |
-//! | a name | the folder or tar of that name under `<state>/images` |
+//! | `host` | a minimal root around this host's own `/usr` (see [`host`]) |
+//! | another name | the folder or tar of that name under `<state>/images` |
 //!
 //! A tar is extracted once, by the digest of its bytes. A folder is pinned by its identity and a
 //! fingerprint of its upper levels: a cold start takes what was pinned, or says that it is missing.
+//! `host` is what this host is: a cold start takes it as it is now and tells when that has changed.
+//! Memory is only ever put back over what it was taken from.
 
 pub(crate) mod extract;
 mod fingerprint;
+pub(crate) mod host;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -25,8 +29,24 @@ use crate::layout::{Layout, hex};
 const TAR_DIGEST: &str = "sha256:";
 const FOLDER_DIGEST: &str = "folder:";
 
+/// What a sandbox's root lies over.
+pub(crate) struct Root {
+    /// Everything, or all but `/usr`.
+    pub(crate) lower: PathBuf,
+    /// This host's own, of which no more is shown than any user of the host may read.
+    pub(crate) usr: Option<PathBuf>,
+}
+
+/// What a cold start is made from.
+pub(crate) struct Current {
+    pub(crate) image: PinnedImage,
+    /// That it is another than what was pinned at create.
+    pub(crate) remark: Option<String>,
+}
+
 /// What an image's name leads to.
 enum Source {
+    Host,
     Folder(PathBuf),
     Tar(PathBuf),
 }
@@ -34,6 +54,7 @@ enum Source {
 /// Resolves, extracts where needed, and answers with what is now there.
 pub(crate) fn pin(layout: &Layout, image: &str) -> Result<PinnedImage, LocalError> {
     let digest = match find(layout, image)? {
+        Source::Host => host::pin(layout)?.digest(),
         Source::Folder(folder) => {
             refuse_empty(image, &folder)?;
             format!("{FOLDER_DIGEST}{}", fingerprint::of(image, &folder)?)
@@ -54,8 +75,40 @@ pub(crate) fn pin(layout: &Layout, image: &str) -> Result<PinnedImage, LocalErro
     })
 }
 
-/// The root of an image as it was pinned.
-pub(crate) fn root(layout: &Layout, pinned: &PinnedImage) -> Result<PathBuf, LocalError> {
+/// What a cold start is made from: what was pinned at create. Of `host`, what this host is now: it
+/// cannot be put back as it was, and what is started anew needs nothing of what it was.
+pub(crate) fn current(layout: &Layout, pinned: &PinnedImage) -> Result<Current, LocalError> {
+    let was = host::Pin::read(&pinned.digest);
+    let Some(was) = was.filter(|_| pinned.image == host::NAME) else {
+        return Ok(Current {
+            image: pinned.clone(),
+            remark: None,
+        });
+    };
+    let now = host::pin(layout)?;
+    let remark = (now != was).then(|| {
+        "the packages of this host have changed since the sandbox was created: it was started on \
+         what they are now"
+            .to_owned()
+    });
+    Ok(Current {
+        image: PinnedImage {
+            image: pinned.image.clone(),
+            digest: now.digest(),
+        },
+        remark,
+    })
+}
+
+/// The root of an image exactly as it was pinned.
+pub(crate) fn root(layout: &Layout, pinned: &PinnedImage) -> Result<Root, LocalError> {
+    if let Some(pin) = host::Pin::read(&pinned.digest) {
+        return host::root(layout, &pin);
+    }
+    folder_or_tar(layout, pinned).map(|lower| Root { lower, usr: None })
+}
+
+fn folder_or_tar(layout: &Layout, pinned: &PinnedImage) -> Result<PathBuf, LocalError> {
     let missing = |message: String| LocalError::ImageMissing {
         image: pinned.image.clone(),
         message,
@@ -87,7 +140,7 @@ pub(crate) fn root(layout: &Layout, pinned: &PinnedImage) -> Result<PathBuf, Loc
         Source::Folder(folder) if fingerprint::of(&pinned.image, &folder)? == expected => {
             Ok(folder)
         }
-        Source::Folder(_) | Source::Tar(_) => Err(missing(
+        Source::Folder(_) | Source::Tar(_) | Source::Host => Err(missing(
             "the folder is not the one that was pinned at create: it was replaced or changed; put it \
              back as it was, the sandbox's own storage is intact"
                 .to_owned(),
@@ -112,6 +165,9 @@ fn find(layout: &Layout, image: &str) -> Result<Source, LocalError> {
         image: image.to_owned(),
         message: format!("{} is not there", path.display()),
     };
+    if image == host::NAME {
+        return Ok(Source::Host);
+    }
     let path = image.strip_prefix("file:").unwrap_or(image);
     let candidates = if path.starts_with('/') {
         vec![PathBuf::from(path)]
@@ -192,15 +248,19 @@ fn digest_of(layout: &Layout, tar: &Path) -> Result<String, LocalError> {
     Ok(digest)
 }
 
-/// Removes what an extraction left that was cut short. Before anything is pinned.
-pub(crate) fn sweep(layout: &Layout) -> Result<(), LocalError> {
+/// Removes what an extraction left that was cut short, and skeletons of `host` that no digest of
+/// `named` needs. Before anything is pinned.
+pub(crate) fn sweep(layout: &Layout, named: &[String]) -> Result<(), LocalError> {
+    let needed: Vec<_> = named
+        .iter()
+        .filter_map(|digest| host::Pin::read(digest))
+        .map(|pin| pin.folder())
+        .collect();
     let folder = layout.images_by_digest();
     for entry in fs::read_dir(&folder).at("reading", &folder)? {
         let entry = entry.at("reading", &folder)?;
-        if entry
-            .file_name()
-            .to_string_lossy()
-            .starts_with(extract::ASIDE)
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(extract::ASIDE) || (host::is_skeleton(&name) && !needed.contains(&name))
         {
             let path = entry.path();
             fs::remove_dir_all(&path).at("removing", &path)?;

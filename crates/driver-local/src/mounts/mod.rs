@@ -4,11 +4,13 @@
 //! copies. So they are detached again right after, nothing is left for a stop to unmount, and the
 //! host's mount table stays as short as it was however many sandboxes live.
 
+mod usr;
+
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
@@ -28,6 +30,9 @@ pub(crate) struct Plan<'a> {
     pub(crate) base: u32,
     /// The image's root; never written.
     pub(crate) lower: &'a Path,
+    /// This host's `/usr`, if the sandbox's is made of it. Then `root` holds `usr/upper` and
+    /// `usr/work` too.
+    pub(crate) usr: Option<&'a Path>,
     /// Holds `upper` and `work`.
     pub(crate) root: &'a Path,
     pub(crate) workspace: &'a Path,
@@ -38,6 +43,7 @@ pub(crate) struct Plan<'a> {
 /// The paths that the runtime's configuration names. Detached when dropped.
 pub(crate) struct Mounted {
     at: PathBuf,
+    has_usr: bool,
 }
 
 /// Mount points.
@@ -48,6 +54,10 @@ const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc:
 impl Mounted {
     pub(crate) fn root(&self) -> PathBuf {
         self.at.join("root")
+    }
+    /// What is to be mounted on `/usr`, if the root has none of its own.
+    pub(crate) fn usr(&self) -> Option<PathBuf> {
+        self.has_usr.then(|| self.at.join(usr::POINT))
     }
     pub(crate) fn workspace(&self) -> PathBuf {
         self.at.join("workspace")
@@ -65,13 +75,13 @@ impl Mounted {
         private_folder(&plan.at, 0o700)?;
         let mounted = Self {
             at: plan.at.clone(),
+            has_usr: plan.usr.is_some(),
         };
         // One mount below which all others lie, so that one call detaches them all: each waits for
-        // every CPU. The runtime's child passes through as the sandbox's root, and nobody else does.
-        let options = CString::new(format!("size=64k,mode=0700,uid={0},gid={0}", plan.base))
-            .map_err(|_| LocalError::Layers("the options hold a NUL"))?;
+        // every CPU.
         let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
-        mount("tmpfs", &plan.at, "tmpfs", flags, options.as_c_str()).at("mounting on", &plan.at)?;
+        mount("tmpfs", &plan.at, "tmpfs", flags, c"size=64k,mode=0700")
+            .at("mounting on", &plan.at)?;
         for name in POINTS {
             private_folder(&plan.at.join(name), 0o700)?;
         }
@@ -96,7 +106,12 @@ impl Mounted {
             None,
         )?;
         bind(plan.supervisor, &mounted.supervisor(), READ_ONLY, None)?;
-        overlay(&plan.at)?;
+        upper_over(&plan.at, "lower", "data", "root", MountFlags::empty())?;
+        if let Some(usr) = plan.usr {
+            usr::mount_at(&plan.at, usr, plan.base)?;
+        }
+        // The runtime's child passes through as the sandbox's root, and nobody else does.
+        chown(&plan.at, Some(plan.base), Some(plan.base)).at("giving away", &plan.at)?;
         Ok(mounted)
     }
 }
@@ -226,26 +241,28 @@ fn set_attributes(tree: &OwnedFd, attributes: u64, mapped: Option<&File>) -> io:
     }
 }
 
-fn overlay(at: &Path) -> Result<(), LocalError> {
+/// Mounts on `to` what `upper` of `data` holds over `lower`; all of them lie in `at`.
+fn upper_over(
+    at: &Path,
+    lower: &str,
+    data: &str,
+    to: &str,
+    flags: MountFlags,
+) -> Result<(), LocalError> {
     let text = at
         .to_str()
         .ok_or(LocalError::Layers("the path is not UTF-8"))?;
     // index=off: the upper layer may come to lie over an equal image at another place.
     let options = CString::new(format!(
-        "lowerdir={text}/lower,upperdir={text}/data/upper,workdir={text}/data/work,index=off,redirect_dir=off,metacopy=off"
+        "lowerdir={text}/{lower},upperdir={text}/{data}/upper,workdir={text}/{data}/work,index=off,redirect_dir=off,metacopy=off"
     ))
     .map_err(|_| LocalError::Layers("the path holds a NUL"))?;
-    let root = at.join("root");
-    mount(
-        "overlay",
-        &root,
-        "overlay",
-        MountFlags::NODEV,
-        options.as_c_str(),
-    )
-    .at("mounting the layers on", &root)?;
+    let to = at.join(to);
+    let flags = flags | MountFlags::NODEV;
+    mount("overlay", &to, "overlay", flags, options.as_c_str())
+        .at("mounting the layers on", &to)?;
     // Where the mounter may not write to the work folder, overlay mounts read-only and says nothing.
-    let writable = rustix::fs::statvfs(&root).at("looking at", &root)?;
+    let writable = rustix::fs::statvfs(&to).at("looking at", &to)?;
     if writable
         .f_flag
         .contains(rustix::fs::StatVfsMountFlags::RDONLY)

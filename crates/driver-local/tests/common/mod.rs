@@ -152,13 +152,30 @@ impl Bed {
 
     /// The same with a runtime of one's choice.
     pub async fn on(runtime: &Path, init: &str) -> Result<Self, Box<dyn std::error::Error>> {
+        let (folder, config) = Self::place()?;
+        let image = format!("file:{}", folder.path().join("image").display());
+        Self::made(folder, config, &image, runtime, init).await
+    }
+
+    /// With the image `host`, of a host that lies in the folder `host`.
+    pub async fn on_host(runtime: &Path, init: &str) -> Result<Self, Box<dyn std::error::Error>> {
         let (folder, mut config) = Self::place()?;
+        config.host_root = folder.path().join("host");
+        host_root(&config.host_root)?;
+        Self::made(folder, config, "host", runtime, init).await
+    }
+
+    async fn made(
+        folder: tempfile::TempDir,
+        mut config: LocalConfig,
+        image: &str,
+        runtime: &Path,
+        init: &str,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
         config.runtime = runtime.to_owned();
         config.init_args = Some(["/bin/sh", "-c", init].map(str::to_owned).to_vec());
         let (driver, receipts, connections) = open(&config, Arc::default())?;
-        let image = driver
-            .pin(&format!("file:{}", folder.path().join("image").display()))
-            .await?;
+        let image = driver.pin(image).await?;
         Ok(Self {
             driver,
             receipts,
@@ -413,18 +430,43 @@ pub fn supervisor() -> Option<PathBuf> {
     found
 }
 
+/// A host with a merged root: busybox below `/usr`, and a list of what is installed.
+pub fn host_root(root: &Path) -> Outcome {
+    for folder in [
+        "usr/bin",
+        "usr/lib",
+        "usr/local/share",
+        "etc",
+        "var/lib/dpkg",
+    ] {
+        fs::create_dir_all(root.join(folder))?;
+    }
+    busybox(&root.join("usr/bin"))?;
+    for (name, target) in [("bin", "usr/bin"), ("sbin", "usr/bin"), ("lib", "/usr/lib")] {
+        symlink(target, root.join(name))?;
+    }
+    fs::write(root.join("var/lib/dpkg/status"), "Package: busybox\n")?;
+    Ok(())
+}
+
 /// A root with busybox and the links to it.
 pub fn busybox_image(root: &Path) -> Outcome {
     for folder in ["bin", "tmp", "etc", "home"] {
         fs::create_dir_all(root.join(folder))?;
     }
-    fs::copy(BUSYBOX, root.join("bin/busybox"))?;
+    busybox(&root.join("bin"))?;
+    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\n")?;
+    Ok(())
+}
+
+fn busybox(folder: &Path) -> Outcome {
+    fs::copy(BUSYBOX, folder.join("busybox"))?;
     for applet in [
         "true", "false", "unshare", "mount", "mknod", "ls", "sh", "cat", "sleep", "touch", "mkdir",
         "rm", "id", "echo", "stat", "mv", "head", "dd", "od", "tr", "[", "date", "grep", "kill",
+        "chmod", "chown", "cp", "ln", "find",
     ] {
-        symlink("busybox", root.join("bin").join(applet))?;
+        symlink("busybox", folder.join(applet))?;
     }
-    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\n")?;
     Ok(())
 }
