@@ -167,7 +167,10 @@ fn what_a_suspend_is_not_told_it_does_not_believe() {
             )
         });
     }
-    let attach = Action::Attach { held: HELD };
+    let attach = Action::Attach {
+        held: HELD,
+        remarks: Vec::new(),
+    };
     silence(ready(), FREEZE, &attach, of_waiting, |next| {
         *next == observe(EffectKind::Reattach, Look::Spent)
     });
@@ -210,7 +213,10 @@ fn what_a_resume_is_not_told_it_does_not_believe() {
                 if fault.reason == Reason::DriverTimeout
         )
     });
-    let attach = Action::Attach { held: HELD };
+    let attach = Action::Attach {
+        held: HELD,
+        remarks: Vec::new(),
+    };
     silence(frozen(), RESUME, &attach, of_waiting, |next| {
         *next == observe(thaw, Look::Spent)
     });
@@ -226,7 +232,10 @@ fn there_is_no_remark_where_nothing_was_said() {
         )
     }
     for done in [
-        Action::StartMain { held: HELD },
+        Action::StartMain {
+            held: HELD,
+            remarks: Vec::new(),
+        },
         Action::Hook {
             held: HELD,
             remarks: Vec::new(),
@@ -284,9 +293,18 @@ fn actions() -> Vec<Action> {
         call(EffectKind::Start),
         call(EffectKind::Resume(Depth::Freeze)),
         call(EffectKind::Delete),
-        Action::Attach { held: HELD },
-        Action::LiftQuiesce { held: HELD },
-        Action::StartMain { held: HELD },
+        Action::Attach {
+            held: HELD,
+            remarks: Vec::new(),
+        },
+        Action::LiftQuiesce {
+            held: HELD,
+            remarks: Vec::new(),
+        },
+        Action::StartMain {
+            held: HELD,
+            remarks: Vec::new(),
+        },
         Action::Hook {
             held: HELD,
             remarks: Vec::new(),
@@ -375,7 +393,10 @@ fn an_action_of_another_verb_leads_to_a_look() {
 #[test]
 fn a_suspend_that_was_not_being_undone_says_so() {
     let (sandbox, op) = begun(ready(), FREEZE);
-    let attach = Action::Attach { held: HELD };
+    let attach = Action::Attach {
+        held: HELD,
+        remarks: Vec::new(),
+    };
     let next = steps::next(&sandbox, &op, attach, Event::Attached, Deadline::Ahead);
     assert!(undone(&next, Reason::SuspendAborted), "{next:?}");
 }

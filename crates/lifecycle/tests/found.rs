@@ -195,16 +195,31 @@ fn a_stop_is_asked_again_until_it_answers() {
 fn memory_that_never_was_ready_has_its_main_process_still_to_start() {
     let main = |sandbox: Sandbox| {
         let (sandbox, op) = running(sandbox, RESUME);
-        let attach = Action::Attach { held: HELD };
+        let attach = Action::Attach {
+            held: HELD,
+            remarks: Vec::new(),
+        };
         let lift = next(&sandbox, &op, attach, Event::Attached);
-        assert_eq!(lift, Action::LiftQuiesce { held: HELD });
+        assert_eq!(
+            lift,
+            Action::LiftQuiesce {
+                held: HELD,
+                remarks: Vec::new()
+            }
+        );
         next(&sandbox, &op, lift, Event::Done)
     };
     let new = Sandbox {
         secret: None,
         ..frozen()
     };
-    assert_eq!(main(new), Action::StartMain { held: HELD });
+    assert_eq!(
+        main(new),
+        Action::StartMain {
+            held: HELD,
+            remarks: Vec::new()
+        }
+    );
     let kept = main(frozen());
     assert!(
         matches!(kept, Action::Record(Recording::End(Ending::Ready { .. }))),

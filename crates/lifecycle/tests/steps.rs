@@ -253,7 +253,10 @@ fn a_create_of_which_nobody_can_tell_stays_creating_until_it_is_settled() {
     let held = Incarnation(1);
     assert_eq!(
         settled(Observed::Live { held }, Deadline::Up),
-        Action::Attach { held }
+        Action::Attach {
+            held,
+            remarks: Vec::new()
+        }
     );
     let again = Action::Call {
         effect,

@@ -6,9 +6,11 @@ mod support;
 
 use overwinter_lifecycle::ids::DiskGeneration;
 use overwinter_lifecycle::operation::{Achieved, EffectKind, Verb};
-use overwinter_lifecycle::record::{Compute, DebtKind, Desired, RetainedStatus, Sandbox};
+use overwinter_lifecycle::record::{
+    Compute, DebtKind, Desired, DriverReference, RetainedStatus, Sandbox,
+};
 use overwinter_lifecycle::recording::Recording;
-use overwinter_lifecycle::steps::{Action, Event, Look};
+use overwinter_lifecycle::steps::{Action, Effected, Event, Look};
 use overwinter_lifecycle::{Depth, Phase, Reason};
 use support::{
     DELETE, Ended, FROZEN, HELD, LIVE, NEXT, RESUME, RESUME_OR_START, SEEN_ABSENT, SEEN_FROZEN,
@@ -58,6 +60,38 @@ fn a_create_pins_its_image_and_starts_its_main_process() {
         .then("create", effected(LIVE))
         .then("attach", Event::Attached)
         .ends(Phase::Ready);
+}
+
+/// What the driver has to tell of the effect that made it run, and whatever comes after that.
+#[test]
+fn what_the_driver_remarks_is_told_at_the_end() {
+    let told = || {
+        Event::Effected(Effected {
+            compute: LIVE,
+            reference: DriverReference::default(),
+            size_bytes: 0,
+            leftovers: Vec::new(),
+            remarks: vec!["another host".to_owned()],
+        })
+    };
+    let mut stopped = asleep(Depth::Stop);
+    stopped.config.policy.post_resume_hook = vec!["hook".to_owned()];
+    let ended = Story::of(stopped, RESUME)
+        .then("start", told())
+        .then("attach", Event::Attached)
+        .then("start_main", Event::DoneWith("no such program".to_owned()))
+        .then("hook", Event::DoneWith("it ended with 1".to_owned()))
+        .ends(Phase::Ready);
+    assert_eq!(
+        ended.remarks(),
+        ["another host", "no such program", "it ended with 1"]
+    );
+    let ended = Story::of(asleep(Depth::Freeze), RESUME)
+        .then("resume_freeze", told())
+        .then("attach", Event::Attached)
+        .then("lift_quiesce", Event::Done)
+        .ends(Phase::Ready);
+    assert_eq!(ended.remarks(), ["another host"]);
 }
 
 #[test]

@@ -222,9 +222,9 @@ fn for_each_incarnation(state: &mut State, f: &mut dyn FnMut(&mut Incarnation)) 
     }
     match &mut state.next {
         Some(
-            Action::Attach { held }
-            | Action::LiftQuiesce { held }
-            | Action::StartMain { held }
+            Action::Attach { held, .. }
+            | Action::LiftQuiesce { held, .. }
+            | Action::StartMain { held, .. }
             | Action::Hook { held, .. },
         ) => f(held),
         Some(Action::Record(Recording::End(ending))) => of_ending(ending, f),

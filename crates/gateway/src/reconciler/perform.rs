@@ -86,7 +86,7 @@ impl Reconciler {
             }
             Action::Observe { after, .. } => self.observe(&driver, owned, op, after, &slot).await,
             Action::Attach { .. } => self.attach(&driver, &owned.sandbox, op, &slot).await,
-            Action::StartMain { held } => self.start_main(owned, op, &slot, held).await,
+            Action::StartMain { held, .. } => self.start_main(owned, op, &slot, held).await,
             Action::Hook { .. } => self.hook(&owned.sandbox, op, &slot).await,
             // The owner records; it does not perform.
             Action::Record(_) => Event::Recorded,

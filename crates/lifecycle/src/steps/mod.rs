@@ -53,18 +53,22 @@ pub enum Action {
         look: Look,
     },
     /// Wait for the supervisor under the issued incarnation, of compute that was started with
-    /// `held`.
+    /// `held`. `remarks`, here and below: what there is to tell of it already. They are for whoever
+    /// waits: an owner that takes over has none.
     Attach {
         held: Incarnation,
+        remarks: Vec<String>,
     },
     /// After a memory restore: let new work in again.
     LiftQuiesce {
         held: Incarnation,
+        remarks: Vec<String>,
     },
     StartMain {
         held: Incarnation,
+        remarks: Vec<String>,
     },
-    /// The post-resume hook. `remarks`: what there is to tell already.
+    /// The post-resume hook.
     Hook {
         held: Incarnation,
         remarks: Vec<String>,

@@ -202,7 +202,10 @@ fn after_call(sandbox: &Sandbox, depth: Depth, called: Called) -> Action {
 fn after_reattach(called: Called) -> Action {
     match called {
         Called::Effected(effected) => match effected.compute {
-            Compute::Live { held } => Action::Attach { held },
+            Compute::Live { held } => Action::Attach {
+                held,
+                remarks: Vec::new(),
+            },
             Compute::Absent | Compute::Frozen { .. } | Compute::Unknown => {
                 observe(EffectKind::Reattach, Look::Called(None))
             }

@@ -49,13 +49,14 @@ pub(super) fn next(
         },
         Action::Call { effect, .. } => after_call(sandbox, op, effect, called(event)),
         Action::Observe { after, look } => settle(sandbox, op, after, look, seen(event), deadline),
-        Action::Attach { held } => match awaited(event) {
-            Awaited::Attached => attached(sandbox, op, held),
+        Action::Attach { held, remarks } => match awaited(event) {
+            Awaited::Attached => attached(sandbox, op, held, remarks),
             Awaited::ComputeGone | Awaited::Late => look_once(op),
         },
-        Action::LiftQuiesce { held } => start_main(sandbox, op, held),
-        Action::StartMain { held } => {
-            ready_or_hook(sandbox, op, held, remark(event).into_iter().collect())
+        Action::LiftQuiesce { held, remarks } => start_main(sandbox, op, held, remarks),
+        Action::StartMain { held, mut remarks } => {
+            remarks.extend(remark(event));
+            ready_or_hook(sandbox, op, held, remarks)
         }
         Action::Hook { held, mut remarks } => {
             remarks.extend(remark(event));
@@ -125,7 +126,10 @@ fn after_call(sandbox: &Sandbox, op: &Operation, effect: EffectKind, called: Cal
             | EffectKind::Reattach
             | EffectKind::Delete,
         ) => match effected.compute {
-            Compute::Live { held } => Action::Attach { held },
+            Compute::Live { held } => Action::Attach {
+                held,
+                remarks: effected.remarks,
+            },
             // Not what it was called for: look.
             Compute::Absent | Compute::Frozen { .. } | Compute::Unknown => {
                 observe(effect, Look::Called(None))
@@ -313,7 +317,10 @@ fn settle(
             ),
             Observed::Live { held },
         ) => match look {
-            Look::First | Look::Called(_) | Look::Refused(_) => Action::Attach { held },
+            Look::First | Look::Called(_) | Look::Refused(_) => Action::Attach {
+                held,
+                remarks: Vec::new(),
+            },
             Look::Spent => end(Ending::Failed {
                 fault: Fault::new(
                     Reason::AttachTimeout,
@@ -427,19 +434,24 @@ fn kept_memory(sandbox: &Sandbox, op: &Operation) -> bool {
     runs_on(op) && !op.cold && sandbox.secret.is_some()
 }
 
-fn attached(sandbox: &Sandbox, op: &Operation, held: Incarnation) -> Action {
+fn attached(sandbox: &Sandbox, op: &Operation, held: Incarnation, remarks: Vec<String>) -> Action {
     if runs_on(op) {
-        Action::LiftQuiesce { held }
+        Action::LiftQuiesce { held, remarks }
     } else {
-        start_main(sandbox, op, held)
+        start_main(sandbox, op, held, remarks)
     }
 }
 
-fn start_main(sandbox: &Sandbox, op: &Operation, held: Incarnation) -> Action {
+fn start_main(
+    sandbox: &Sandbox,
+    op: &Operation,
+    held: Incarnation,
+    remarks: Vec<String>,
+) -> Action {
     if kept_memory(sandbox, op) || sandbox.spec.main.is_empty() {
-        ready_or_hook(sandbox, op, held, Vec::new())
+        ready_or_hook(sandbox, op, held, remarks)
     } else {
-        Action::StartMain { held }
+        Action::StartMain { held, remarks }
     }
 }
 
