@@ -279,7 +279,6 @@ async fn memory_is_put_back_over_the_host_that_it_was_taken_over_alone() -> Outc
 
     // Put back, it is memory again; its `/etc` is what it was taken over.
     fs::write(&status, was)?;
-    fs::remove_file(bed.sandbox_dir(id).join("workspace/types"))?;
     let resumed = bed
         .driver
         .resume(
@@ -293,6 +292,7 @@ async fn memory_is_put_back_over_the_host_that_it_was_taken_over_alone() -> Outc
     assert_eq!(resumed.compute, Compute::Live { held });
     until("it goes on", || bed.number(id, "count") > count + 2).await?;
     let types_inside = bed.sandbox_dir(id).join("workspace/types");
+    fs::remove_file(&types_inside)?;
     until("it reads", || {
         fs::read_to_string(&types_inside).is_ok_and(|text| text == "old\n")
     })
