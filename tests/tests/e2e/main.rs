@@ -9,6 +9,7 @@ mod disk;
 mod exec;
 mod files;
 mod host;
+mod host_image;
 mod input;
 mod lost;
 mod sleep;

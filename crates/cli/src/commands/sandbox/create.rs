@@ -21,7 +21,7 @@ pub(crate) struct Create {
     /// The driver; without it the gateway's default
     #[arg(long)]
     driver: Option<String>,
-    /// A folder, a rootfs tar, or a name that the driver knows
+    /// A folder, a rootfs tar, or a name that the driver knows: `host` is made of this host's /usr
     #[arg(long)]
     image: Option<String>,
     /// A variable of every process inside; may be repeated
