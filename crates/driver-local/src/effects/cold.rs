@@ -8,7 +8,6 @@
 //! ```
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,6 +17,7 @@ use overwinter_driver::{
 };
 use overwinter_lifecycle::ids::SandboxId;
 
+use super::storage::{make_layer, make_storage};
 use super::{effected, owed};
 use crate::artifact::Generation;
 use crate::attach::{self, Door};
@@ -26,11 +26,12 @@ use crate::compute::{ComputeRecord, Look, Running};
 use crate::driver::{Shared, Turn, blocking};
 use crate::error::{At, LocalError};
 use crate::host::{Host, folder};
+use crate::image::{self, Root};
 use crate::live::Live;
 use crate::lock::SandboxLock;
 use crate::mounts::{Mounted, Plan};
 use crate::runtime::{Kind, Runtime};
-use crate::{image, teardown};
+use crate::teardown;
 
 /// What remains of a deadline that is up is too little to clear up in.
 const CLEAR_WITHIN: Duration = Duration::from_secs(5);
@@ -218,7 +219,8 @@ impl Shared {
                 Generation::raise(&dir, ctx.incarnation)?;
                 let current = image::current(&shared.host.layout, &spec.image)?;
                 spec.image = current.image;
-                let scene = shared.set_the_stage(&ctx, &spec, &credentials, storage, &record)?;
+                let from = (&spec, &current.root);
+                let scene = shared.set_the_stage(&ctx, from, &credentials, storage, &record)?;
                 Ok((scene, current.remark))
             })
             .await?
@@ -282,7 +284,7 @@ impl Shared {
     pub(super) fn set_the_stage(
         &self,
         ctx: &EffectContext,
-        spec: &ComputeSpec,
+        (spec, root): (&ComputeSpec, &Root),
         credentials: &Credentials,
         storage: Storage,
         record: &ComputeRecord,
@@ -300,10 +302,10 @@ impl Shared {
         folder(&dir.volatile, 0o700)?;
         attach::make_folder(&dir.attach(), base)?;
         folder(&dir.bundle(), 0o700)?;
-        let root = host.layout.runtime_root(record.runtime, &record.native);
+        let state = host.layout.runtime_root(record.runtime, &record.native);
         match record.runtime {
             Kind::Runc => {}
-            Kind::Gvisor => folder(&root, 0o700)?,
+            Kind::Gvisor => folder(&state, 0o700)?,
         }
         let path = dir.spec();
         fs::write(&path, serde_json::to_vec(spec).at("writing", &path)?).at("writing", &path)?;
@@ -311,7 +313,7 @@ impl Shared {
         attach::write(&dir.attach(), base, credentials)?;
         let user = record.runtime.peer(base);
         let door = Door::open(&dir.attach(), sandbox, base, user, Arc::clone(&self.port))?;
-        let mounted = prepare(host, ctx, spec, record.runtime, base)?;
+        let mounted = prepare(host, ctx, (spec, root), record.runtime, base)?;
         Ok(Scene { door, mounted })
     }
 
@@ -406,80 +408,24 @@ fn admit(host: &Host, spec: &ComputeSpec) -> Result<(), DriverError> {
     }
 }
 
-/// Folders of the root layer and the workspace. Ids on disk are plain: 0 is the sandbox's root.
-fn make_storage(
-    host: &Host,
-    sandbox: SandboxId,
-    base: u32,
-    name: &str,
-    disk: u64,
-) -> Result<(), LocalError> {
-    let dir = host.layout.sandbox(sandbox);
-    folder(&dir.root(), 0o700)?;
-    if let Some(quota) = &host.quota
-        && disk > 0
-    {
-        // Counted from here on; the range's first id is a number that nobody else has.
-        quota.limit(&dir.kept, base, disk)?;
-        quota.limit(&dir.root(), base, disk)?;
-    }
-    // The mode of upper is the mode of `/`.
-    let upper = dir.root().join("upper");
-    folder(&upper, 0o755)?;
-    folder(&dir.root().join("work"), 0o700)?;
-    folder(&dir.workspace(), 0o755)?;
-    let etc = upper.join("etc");
-    folder(&etc, 0o755)?;
-    let hosts = format!(
-        "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t{name}\n"
-    );
-    for (file, text) in [
-        ("hosts", hosts.as_str()),
-        ("hostname", &format!("{name}\n")),
-        ("resolv.conf", ""),
-    ] {
-        let path = etc.join(file);
-        fs::write(&path, text).at("writing", &path)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644))
-            .at("setting the mode of", &path)?;
-    }
-    for path in [&upper, &etc, &dir.workspace()] {
-        chown(path, Some(0), Some(0)).at("giving away", path)?;
-    }
-    Ok(())
-}
-
-/// A layer over something, unless it is there.
-fn make_layer(folder_of_it: &Path) -> Result<(), LocalError> {
-    let upper = folder_of_it.join("upper");
-    if upper.is_dir() {
-        return Ok(());
-    }
-    folder(folder_of_it, 0o700)?;
-    folder(&folder_of_it.join("work"), 0o700)?;
-    // Last: it says that all is there. Its mode is that of what it becomes.
-    folder(&upper, 0o755)
-}
-
 /// Everything that the runtime reads.
 fn prepare(
     host: &Host,
     ctx: &EffectContext,
-    spec: &ComputeSpec,
+    (spec, root): (&ComputeSpec, &Root),
     runtime: Kind,
     base: u32,
 ) -> Result<Mounted, LocalError> {
     let native = ctx.key.native_name();
     let dir = host.layout.sandbox(ctx.sandbox());
-    let image = image::root(&host.layout, &spec.image)?;
-    if image.usr.is_some() {
+    if root.usr.is_some() {
         make_layer(&dir.root().join("usr"))?;
     }
     let mounted = Mounted::make(&Plan {
         at: host.layout.mounts_of(&native),
         base,
-        lower: &image.lower,
-        usr: image.usr.as_deref(),
+        lower: &root.lower,
+        usr: root.usr.as_deref(),
         root: &dir.root(),
         workspace: &dir.workspace(),
         attach: &dir.attach(),

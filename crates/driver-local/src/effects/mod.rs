@@ -7,6 +7,7 @@ mod delete;
 mod memory;
 mod restore;
 mod stop;
+mod storage;
 mod tasks;
 
 use overwinter_driver::{Compute, Debt, DebtKind, DriverReference, Effected};

@@ -26,6 +26,7 @@ use crate::compute::ComputeRecord;
 use crate::driver::{Shared, Turn, blocking};
 use crate::error::LocalError;
 use crate::host::Host;
+use crate::image;
 use crate::runtime::{Kind, Runtime};
 use crate::teardown;
 
@@ -165,7 +166,9 @@ impl Shared {
             let (shared, ctx, record) = (Arc::clone(self), ctx.clone(), record.clone());
             let spec = manifest.belongs().spec.clone();
             blocking(move || {
-                shared.set_the_stage(&ctx, &spec, &credentials, Storage::Keep, &record)
+                let root = image::root(&shared.host.layout, &spec.image)?;
+                let from = (&spec, &root);
+                shared.set_the_stage(&ctx, from, &credentials, Storage::Keep, &record)
             })
             .await?
         };

@@ -40,6 +40,7 @@ pub(crate) struct Root {
 /// What a cold start is made from.
 pub(crate) struct Current {
     pub(crate) image: PinnedImage,
+    pub(crate) root: Root,
     /// That it is another than what was pinned at create.
     pub(crate) remark: Option<String>,
 }
@@ -82,6 +83,7 @@ pub(crate) fn current(layout: &Layout, pinned: &PinnedImage) -> Result<Current, 
     let Some(was) = was.filter(|_| pinned.image == host::NAME) else {
         return Ok(Current {
             image: pinned.clone(),
+            root: root(layout, pinned)?,
             remark: None,
         });
     };
@@ -96,6 +98,7 @@ pub(crate) fn current(layout: &Layout, pinned: &PinnedImage) -> Result<Current, 
             image: pinned.image.clone(),
             digest: now.digest(),
         },
+        root: host::made(layout, &now)?,
         remark,
     })
 }

@@ -166,7 +166,10 @@ impl Copy<'_> {
             .take(FILE_AT_MOST)
             .read_to_end(&mut bytes)
             .at("reading", from)?;
-        if bytes.windows(PRIVATE.len()).any(|part| part == PRIVATE) {
+        if bytes
+            .windows(PRIVATE.len())
+            .any(|part| part.first() == PRIVATE.first() && part == PRIVATE)
+        {
             return Ok(None);
         }
         self.bytes += bytes.len() as u64;

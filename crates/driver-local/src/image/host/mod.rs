@@ -115,7 +115,6 @@ pub(super) fn root(layout: &Layout, pin: &Pin) -> Result<Root, LocalError> {
             "{what} is not what it was: packages of this host were installed, upgraded or removed"
         ),
     };
-    let usr = usr(layout)?;
     if fingerprint(layout)? != pin.usr {
         return Err(changed("/usr of this host"));
     }
@@ -127,9 +126,15 @@ pub(super) fn root(layout: &Layout, pin: &Pin) -> Result<Root, LocalError> {
         }
         skeleton.write(&folder)?;
     }
+    made(layout, pin)
+}
+
+/// The root, where all of it is known to be there.
+pub(super) fn made(layout: &Layout, pin: &Pin) -> Result<Root, LocalError> {
+    let folder = layout.images_by_digest().join(pin.folder());
     Ok(Root {
         lower: folder.join("rootfs"),
-        usr: Some(usr),
+        usr: Some(usr(layout)?),
     })
 }
 

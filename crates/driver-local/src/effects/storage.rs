@@ -1,0 +1,65 @@
+//! The folders of a sandbox's storage, as they are made.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+
+use overwinter_lifecycle::ids::SandboxId;
+
+use crate::error::{At, LocalError};
+use crate::host::{Host, folder};
+
+/// Folders of the root layer and the workspace. Ids on disk are plain: 0 is the sandbox's root.
+pub(super) fn make_storage(
+    host: &Host,
+    sandbox: SandboxId,
+    base: u32,
+    name: &str,
+    disk: u64,
+) -> Result<(), LocalError> {
+    let dir = host.layout.sandbox(sandbox);
+    folder(&dir.root(), 0o700)?;
+    if let Some(quota) = &host.quota
+        && disk > 0
+    {
+        // Counted from here on; the range's first id is a number that nobody else has.
+        quota.limit(&dir.kept, base, disk)?;
+        quota.limit(&dir.root(), base, disk)?;
+    }
+    // The mode of upper is the mode of `/`.
+    let upper = dir.root().join("upper");
+    folder(&upper, 0o755)?;
+    folder(&dir.root().join("work"), 0o700)?;
+    folder(&dir.workspace(), 0o755)?;
+    let etc = upper.join("etc");
+    folder(&etc, 0o755)?;
+    let hosts = format!(
+        "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t{name}\n"
+    );
+    for (file, text) in [
+        ("hosts", hosts.as_str()),
+        ("hostname", &format!("{name}\n")),
+        ("resolv.conf", ""),
+    ] {
+        let path = etc.join(file);
+        fs::write(&path, text).at("writing", &path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644))
+            .at("setting the mode of", &path)?;
+    }
+    for path in [&upper, &etc, &dir.workspace()] {
+        chown(path, Some(0), Some(0)).at("giving away", path)?;
+    }
+    Ok(())
+}
+
+/// A layer over something, unless it is there.
+pub(super) fn make_layer(folder_of_it: &Path) -> Result<(), LocalError> {
+    let upper = folder_of_it.join("upper");
+    if upper.is_dir() {
+        return Ok(());
+    }
+    folder(folder_of_it, 0o700)?;
+    folder(&folder_of_it.join("work"), 0o700)?;
+    // Last: it says that all is there. Its mode is that of what it becomes.
+    folder(&upper, 0o755)
+}
