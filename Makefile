@@ -11,7 +11,7 @@ DEBUG := $(CARGO_TARGET_DIR)/debug
 RELEASE := $(CARGO_TARGET_DIR)/release
 SUPERVISOR := $(CARGO_TARGET_DIR)/supervisor/overwinter-supervisor
 
-.PHONY: help setup supervisor build demo test lint nextest prove prove-long prove-mutants coverage torture torture-small fuzz release install bench clean
+.PHONY: help setup supervisor build demo test lint nextest prove prove-long prove-mutants coverage matrix torture torture-small fuzz release install bench clean
 
 help:
 	@echo 'make demo      a sandbox that sleeps, wakes and survives, shown on this host'
@@ -79,6 +79,12 @@ prove-mutants:
 # The real gateway on this host, with SIGKILL of everything that takes part in a sandbox's life.
 torture: build
 	@'$(DEBUG)/overwinter-torture' --kills 1000
+
+# A gateway killed at every point of every verb, on every runtime. `make test` has the whole of runc, and
+# of gVisor what is around its effects.
+matrix: $(DEBUG)/overwinter-supervisor.static
+	OVERWINTER_MATRIX_ALL=1 OVERWINTER_SUPERVISOR='$(SUPERVISOR)' \
+		cargo nextest run -p overwinter-tests --test sigkill_matrix --no-capture
 
 torture-small: build
 	@'$(DEBUG)/overwinter-torture' --kills 50

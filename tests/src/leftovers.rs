@@ -45,9 +45,15 @@ fn folder_name(data_dir: &Path) -> Option<String> {
     Some(name.collect())
 }
 
-/// Where the local driver mounts what it starts.
-fn mount_folder(data_dir: &Path) -> Option<PathBuf> {
-    folder_name(data_dir).map(|name| Path::new("/run/overwinter/mnt").join(name))
+/// Where the local driver mounts what it starts, and has what a reboot of the host ends: of its own and of
+/// gVisor's runtime. Gone with the gateway's last sandbox and an orderly end.
+fn run_folders(data_dir: &Path) -> Vec<PathBuf> {
+    let name = folder_name(data_dir).into_iter();
+    name.flat_map(|name| {
+        ["mnt", "sandboxes", "runsc"]
+            .map(|kind| Path::new("/run/overwinter").join(kind).join(&name))
+    })
+    .collect()
 }
 
 /// Where it has what a reboot of the host ends, in folders named by sandbox; none where it has never
@@ -138,14 +144,11 @@ pub fn check(folder: &Path, data_dir: &Path) -> anyhow::Result<()> {
             .into_iter()
             .map(|pid| format!("process {pid}")),
     );
-    let kept = data_dir.join("local/sandboxes");
-    for folder in [Some(kept), volatile_folder(data_dir)]
-        .into_iter()
-        .flatten()
-    {
-        let sandboxes = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        left.extend(sandboxes.map(|entry| format!("folder {}", entry.path().display())));
-    }
+    let kept = std::fs::read_dir(data_dir.join("local/sandboxes"));
+    let kept = kept.into_iter().flatten().flatten();
+    left.extend(kept.map(|entry| format!("folder {}", entry.path().display())));
+    let run = run_folders(data_dir).into_iter().filter(|it| it.exists());
+    left.extend(run.map(|folder| format!("folder {}", folder.display())));
     left.sort();
     left.dedup();
     if left.is_empty() {
@@ -178,12 +181,11 @@ pub fn clear(folder: &Path, data_dir: &Path) {
     {
         let _ = rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH);
     }
-    if let Some(mounts) = mount_folder(data_dir) {
-        let _ = rustix::mount::unmount(&mounts, rustix::mount::UnmountFlags::DETACH);
-        let _ = std::fs::remove_dir(&mounts);
-    }
-    if let Some(volatile) = volatile_folder(data_dir) {
-        let _ = std::fs::remove_dir_all(volatile);
+    for folder in run_folders(data_dir) {
+        for point in mounts_below(&folder).iter().chain([&folder]) {
+            let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
+        }
+        let _ = std::fs::remove_dir_all(folder);
     }
     for group in cgroups_in(data_dir) {
         for _ in 0..50 {

@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use overwinter_client::{Achieved, Client, Code, Depth, Phase, raw};
 use overwinter_tests::{Gateway, watcher};
 
-use super::scenario::{Scenario, State, create};
+use super::scenario::{Act, Runtime, Scenario, State, create, has_lost_memory};
 use super::trace::Trace;
 
 /// How long the gateway may take to reach the point and end itself.
@@ -144,7 +144,7 @@ async fn drive_to(
         return Ok(None);
     };
     let client = gateway.client();
-    create(&client, name, &gateway.image.name())
+    create(&client, scenario.runtime, name, &gateway.image.name())
         .limit(END)
         .wait()
         .await
@@ -232,10 +232,12 @@ async fn check(
         return nothing_left(gateway, &id);
     };
     let issued = now.raw().incarnation_issued;
-    let raised = match scenario {
-        Scenario::Create => 1,
-        Scenario::Resume(_) | Scenario::Start(_) => before.as_ref().map_or(0, |it| it.issued + 1),
-        Scenario::Suspend(_) | Scenario::Delete(_) => before.as_ref().map_or(0, |it| it.issued),
+    let raised = match scenario.act {
+        Act::Create => 1,
+        Act::Resume(_) | Act::Start(_) => before.as_ref().map_or(0, |it| it.issued + 1),
+        Act::Suspend(_) | Act::Deepen(..) | Act::Delete(_) => {
+            before.as_ref().map_or(0, |it| it.issued)
+        }
     };
     ensure!(
         issued == raised,
@@ -247,7 +249,12 @@ async fn check(
         if let (Depth::Stop, Some(before)) = (depth, &before) {
             ended_by_suspension(&client, &id, &before.life.process_id).await?;
         }
-        wake(&client, &id, depth).await?;
+        if has_lost_memory(&now) {
+            let start = client.start(id.as_str()).limit(END).wait().await;
+            start.context("the start that leads out")?;
+        } else {
+            wake(&client, &id, depth).await?;
+        }
     }
     let kept = scenario.keeps_memory(outcome)?;
     match before {
@@ -265,7 +272,7 @@ async fn check(
                 after.count
             );
         }
-        None => sleep_and_wake(&client, &id, name).await?,
+        None => sleep_and_wake(&client, scenario.runtime, &id, name).await?,
     }
     let newest = client.get(&id).await?.raw().incarnation_issued;
     ensure!(
@@ -281,11 +288,16 @@ async fn check(
     nothing_left(gateway, &id)
 }
 
-/// What a create has made can be put to sleep at both depths.
-async fn sleep_and_wake(client: &Client, id: &str, name: &str) -> anyhow::Result<()> {
+/// What a create has made can be put to sleep at every depth.
+async fn sleep_and_wake(
+    client: &Client,
+    runtime: Runtime,
+    id: &str,
+    name: &str,
+) -> anyhow::Result<()> {
     let blob = blob(name);
     write(client, id, &blob).await?;
-    for depth in [Depth::Freeze, Depth::Stop] {
+    for depth in runtime.depths().iter().copied() {
         let before = life(client, id).await?;
         client
             .suspend(id)
@@ -297,7 +309,7 @@ async fn sleep_and_wake(client: &Client, id: &str, name: &str) -> anyhow::Result
         wake(client, id, depth).await?;
         let after = life(client, id).await?;
         ensure!(
-            after.goes_on(&before) == (depth == Depth::Freeze),
+            after.goes_on(&before) == (depth != Depth::Stop),
             "after {depth:?}"
         );
         same_contents(client, id, &blob).await?;
@@ -312,10 +324,10 @@ async fn wake(client: &Client, id: &str, depth: Depth) -> anyhow::Result<()> {
         .wait()
         .await
         .context("resume")?;
-    let promised = if depth == Depth::Freeze {
-        Achieved::Memory
-    } else {
+    let promised = if depth == Depth::Stop {
         Achieved::Storage
+    } else {
+        Achieved::Memory
     };
     ensure!(
         done.achieved == promised,
@@ -347,8 +359,8 @@ async fn life(client: &Client, sandbox: &str) -> anyhow::Result<Life> {
     let main = mains.next().context("no main process runs")?;
     ensure!(mains.next().is_none(), "two main processes run");
     // Whoever lives writes it again; what the last life wrote is gone.
-    let script = "rm -f /tmp/count; for i in $(seq 250); do [ -f /tmp/count ] && break; \
-        usleep 20000; done; cat /tmp/count";
+    let script = "rm -f /tmp/count; for i in $(seq 200); do usleep 30000; \
+        read word count end < /tmp/count; [ \"$end\" = end ] && break; done 2>/dev/null; echo $word $count";
     let text = sh(client, sandbox, script).await?;
     let (word, count) = text
         .trim()

@@ -6,7 +6,8 @@
 //! short from outside, while the runtime is at work, and around them the successor is killed too.
 //! A [`Watcher`] looks at the host all the while.
 //!
-//! `OVERWINTER_MATRIX=TEXT` runs only the cells whose label holds the text.
+//! `OVERWINTER_MATRIX=TEXT` runs only the cells whose label holds the text; `OVERWINTER_MATRIX_ALL=1` also
+//! those of gVisor that are no more than the gateway's own (`make matrix`).
 
 mod cell;
 mod eye;
@@ -19,19 +20,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use overwinter_client::raw;
 use overwinter_tests::Gateway;
 use overwinter_tests::watcher::Watcher;
 
 use cell::{DIE_AT, Kill};
-use scenario::Scenario;
+use scenario::{Runtime, Scenario};
 use table::Table;
 
 /// Gateways at once, each in folders of its own.
 const WORKERS: usize = 4;
 /// Everything of one cell; far more than it takes.
 const CELL: Duration = Duration::from_secs(120);
-/// Into an effect: while the runtime sets up, in its middle, and about when it is done.
-const INTO: [u64; 3] = [5, 20, 40];
 
 /// A piece of work.
 #[derive(Clone, Debug)]
@@ -43,13 +43,13 @@ enum Work {
 impl Work {
     fn label(&self) -> String {
         match self {
-            Self::Learn(scenario) => scenario.title(),
-            Self::Cell(scenario, Kill::At(point)) => format!("{} / {point}", scenario.title()),
+            Self::Learn(scenario) => scenario.label(),
+            Self::Cell(scenario, Kill::At(point)) => format!("{} / {point}", scenario.label()),
             Self::Cell(scenario, Kill::Twice(point)) => {
-                format!("{} / {point}, twice", scenario.title())
+                format!("{} / {point}, twice", scenario.label())
             }
             Self::Cell(scenario, Kill::After(point, time)) => {
-                format!("{} / {point} + {time:?}", scenario.title())
+                format!("{} / {point} + {time:?}", scenario.label())
             }
         }
     }
@@ -85,13 +85,16 @@ async fn matrix() -> anyhow::Result<()> {
     let board = Shared::default();
 
     let only = std::env::var("OVERWINTER_MATRIX").ok();
-    lock(&board).queue = Scenario::ALL.into_iter().map(Work::Learn).collect();
+    let all = std::env::var_os("OVERWINTER_MATRIX_ALL").is_some();
+    let runtimes = runtimes().await?;
+    let scenarios: Vec<_> = runtimes.iter().flat_map(|it| it.scenarios()).collect();
+    lock(&board).queue = scenarios.iter().copied().map(Work::Learn).collect();
     work_off(&board, &watcher).await?;
     let learned = std::mem::take(&mut lock(&board).learned);
     let mut planned = Vec::new();
     for (scenario, points) in &learned {
         must_have(*scenario, points)?;
-        planned.extend(cells(*scenario, points));
+        planned.extend(cells(*scenario, points, all));
     }
     planned.retain(|(scenario, kill)| {
         let label = Work::Cell(*scenario, kill.clone()).label();
@@ -106,7 +109,9 @@ async fn matrix() -> anyhow::Result<()> {
 
     let seen = watcher.finish()?;
     let board = lock(&board);
-    println!("{}", Table::new(&planned, &board.met));
+    for runtime in &runtimes {
+        println!("{}", Table::new(*runtime, &planned, &board.met));
+    }
     println!(
         "{} of {} cells met in {:.0} s; the watcher looked {} times (longest gap {:?}) at {} computes",
         board.met.len(),
@@ -139,7 +144,7 @@ async fn matrix() -> anyhow::Result<()> {
         board.failed.len()
     );
     anyhow::ensure!(
-        only.is_some() || learned.len() == Scenario::ALL.len(),
+        only.is_some() || learned.len() == scenarios.len(),
         "only {} scenarios were learned",
         learned.len()
     );
@@ -150,6 +155,23 @@ async fn matrix() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Those that are here. On the reference machine gVisor has to be one.
+async fn runtimes() -> anyhow::Result<Vec<Runtime>> {
+    let gateway = Gateway::start().await?;
+    let drivers = gateway.client().drivers().await?;
+    gateway.end().await?;
+    let mut modes = drivers.iter().flat_map(|driver| &driver.modes);
+    if modes.any(|mode| mode.depth == raw::Depth::DEPTH_CHECKPOINT) {
+        return Ok(vec![Runtime::Runc, Runtime::Gvisor]);
+    }
+    anyhow::ensure!(
+        std::env::var_os("OVERWINTER_REQUIRE_LOCAL").is_none(),
+        "no driver here writes memory to disk"
+    );
+    println!("runsc is not there: no memory is written to disk");
+    Ok(vec![Runtime::Runc])
+}
+
 /// What a trace must hold, or the matrix would be thinner than it says.
 fn must_have(scenario: Scenario, points: &[String]) -> anyhow::Result<()> {
     for what in scenario.effects().iter().chain(scenario.commits()) {
@@ -158,21 +180,42 @@ fn must_have(scenario: Scenario, points: &[String]) -> anyhow::Result<()> {
             anyhow::ensure!(
                 points.contains(&point),
                 "{} has no {point}",
-                scenario.title()
+                scenario.label()
             );
         }
     }
     Ok(())
 }
 
-fn cells(scenario: Scenario, points: &[String]) -> Vec<(Scenario, Kill)> {
-    let at = points.iter().cloned().map(Kill::At);
-    let twice = scenario
-        .effects()
-        .iter()
-        .flat_map(|effect| ["before", "after"].map(|side| Kill::Twice(format!("{effect}:{side}"))));
-    let after = scenario.effects().iter().flat_map(|effect| {
-        INTO.map(|ms| Kill::After(format!("{effect}:before"), Duration::from_millis(ms)))
+/// What the gateway does between two effects is the same on every runtime, and it is killed there on runc.
+/// A cell of gVisor takes some ten times as long: unless all are asked for, these are around its effects
+/// and in them.
+fn cells(scenario: Scenario, points: &[String], all: bool) -> Vec<(Scenario, Kill)> {
+    let whole = all || scenario.runtime == Runtime::Runc;
+    let effects = scenario.effects();
+    let around_an_effect = |point: &str| {
+        let what = point.split_once(':').map(|(what, _)| what);
+        what.is_some_and(|what| effects.contains(&what))
+    };
+    let at = (points.iter())
+        .filter(|point| whole || around_an_effect(point))
+        .cloned()
+        .map(Kill::At);
+    let sides: &[&str] = if whole {
+        &["before", "after"]
+    } else {
+        &["after"]
+    };
+    let twice = effects.iter().flat_map(|effect| {
+        sides
+            .iter()
+            .map(move |side| Kill::Twice(format!("{effect}:{side}")))
+    });
+    let into = scenario.runtime.into_an_effect();
+    let times = if whole { &into[..] } else { &into[1..2] };
+    let after = effects.iter().flat_map(|effect| {
+        let at = |ms: &u64| Kill::After(format!("{effect}:before"), Duration::from_millis(*ms));
+        times.iter().map(at).collect::<Vec<_>>()
     });
     at.chain(twice)
         .chain(after)

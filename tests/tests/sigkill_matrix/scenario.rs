@@ -1,12 +1,18 @@
-//! What is interrupted: a verb, and the state that it finds.
+//! What is interrupted: a verb, on a runtime, and the state that it finds.
 
 use anyhow::{bail, ensure};
 use overwinter_client::{Accepted, Achieved, Client, Depth, Outcome, Phase, Sandbox, reason};
 
-/// Counts in memory alone, under a word that this life of it has made up; shows both twenty
-/// times a second.
-pub(crate) const COUNTER: &str = "word=$(cat /proc/sys/kernel/random/uuid); n=0; while true; do n=$((n+1)); \
-    echo $word $n > /tmp/count.new; mv /tmp/count.new /tmp/count; usleep 50000; done";
+/// Counts in memory alone, under a word that this life of it has made up; shows both again and again.
+/// In gVisor a process costs milliseconds, so there are few of them.
+pub(crate) const COUNTER: &str = "word=$(head -c 16 /dev/urandom | md5sum | cut -c1-32); n=0; while true; do n=$((n+1)); \
+    echo $word $n end > /tmp/count; usleep 100000; done";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Runtime {
+    Runc,
+    Gvisor,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
@@ -15,34 +21,73 @@ pub(crate) enum State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Scenario {
+pub(crate) enum Act {
     Create,
     Suspend(Depth),
+    /// A suspend of what sleeps already, from one depth to another.
+    Deepen(Depth, Depth),
     Resume(Depth),
     Start(Depth),
     Delete(State),
 }
 
-use Scenario::{Create, Delete, Resume, Start, Suspend};
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Scenario {
+    pub(crate) runtime: Runtime,
+    pub(crate) act: Act,
+}
+
+use Act::{Create, Deepen, Delete, Resume, Start, Suspend};
+use Depth::{Checkpoint, Freeze, Stop};
+
+impl Runtime {
+    /// As a create asks for it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Runc => "runc",
+            Self::Gvisor => "runsc",
+        }
+    }
+
+    pub(crate) const fn depths(self) -> &'static [Depth] {
+        match self {
+            Self::Runc => &[Freeze, Stop],
+            Self::Gvisor => &[Freeze, Checkpoint, Stop],
+        }
+    }
+
+    /// Milliseconds into an effect: while the runtime sets up, in its middle, and about when it is done.
+    pub(crate) const fn into_an_effect(self) -> [u64; 3] {
+        match self {
+            Self::Runc => [5, 20, 40],
+            Self::Gvisor => [20, 100, 300],
+        }
+    }
+
+    /// Everything that can be interrupted.
+    pub(crate) fn scenarios(self) -> Vec<Scenario> {
+        let depths = self.depths();
+        let deeper = |from: &Depth| {
+            let from = *from;
+            let to = depths.iter().skip_while(move |to| **to != from).skip(1);
+            to.map(move |to| Deepen(from, *to))
+        };
+        let mut acts = vec![Create, Delete(State::Ready)];
+        acts.extend(depths.iter().map(|depth| Suspend(*depth)));
+        acts.extend(depths.iter().flat_map(deeper));
+        acts.extend(depths.iter().map(|depth| Resume(*depth)));
+        acts.extend(depths.iter().map(|depth| Start(*depth)));
+        acts.extend(depths.iter().map(|depth| Delete(State::Asleep(*depth))));
+        let on = |act| Scenario { runtime: self, act };
+        acts.into_iter().map(on).collect()
+    }
+}
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 10] = [
-        Create,
-        Suspend(Depth::Freeze),
-        Suspend(Depth::Stop),
-        Resume(Depth::Freeze),
-        Resume(Depth::Stop),
-        Start(Depth::Freeze),
-        Start(Depth::Stop),
-        Delete(State::Ready),
-        Delete(State::Asleep(Depth::Freeze)),
-        Delete(State::Asleep(Depth::Stop)),
-    ];
-
     pub(crate) const fn verb(self) -> &'static str {
-        match self {
+        match self.act {
             Create => "create",
-            Suspend(_) => "suspend",
+            Suspend(_) | Deepen(..) => "suspend",
             Resume(_) => "resume",
             Start(_) => "start",
             Delete(_) => "delete",
@@ -51,9 +96,10 @@ impl Scenario {
 
     /// The head of its column.
     pub(crate) fn title(self) -> String {
-        match self {
+        match self.act {
             Create => "create".to_owned(),
             Suspend(depth) => format!("suspend {}", depth.as_str()),
+            Deepen(from, to) => format!("{} to {}", from.as_str(), to.as_str()),
             Resume(depth) => format!("resume {}", depth.as_str()),
             Start(depth) => format!("start {}", depth.as_str()),
             Delete(State::Ready) => "delete ready".to_owned(),
@@ -61,25 +107,34 @@ impl Scenario {
         }
     }
 
+    /// With its runtime.
+    pub(crate) fn label(self) -> String {
+        format!("{} {}", self.runtime.name(), self.title())
+    }
+
     /// None: nothing is there before.
     pub(crate) const fn before(self) -> Option<State> {
-        match self {
+        match self.act {
             Create => None,
             Suspend(_) => Some(State::Ready),
-            Resume(depth) | Start(depth) => Some(State::Asleep(depth)),
+            Deepen(depth, _) | Resume(depth) | Start(depth) => Some(State::Asleep(depth)),
             Delete(state) => Some(state),
         }
     }
 
     /// The effects that the matrix must come to, by the names of their points.
     pub(crate) const fn effects(self) -> &'static [&'static str] {
-        match self {
+        match self.act {
             Create => &["create.any.create"],
-            Suspend(Depth::Freeze) => &["suspend.freeze.suspend_freeze"],
-            Suspend(_) => &["suspend.stop.suspend_stop"],
-            Resume(Depth::Freeze) => &["resume.any.resume_freeze"],
+            Suspend(Freeze) => &["suspend.freeze.suspend_freeze"],
+            Suspend(Checkpoint) | Deepen(_, Checkpoint) => {
+                &["suspend.checkpoint.suspend_checkpoint"]
+            }
+            Suspend(_) | Deepen(..) => &["suspend.stop.suspend_stop"],
+            Resume(Freeze) => &["resume.any.resume_freeze"],
+            Resume(Checkpoint) => &["resume.any.resume_checkpoint"],
             Resume(_) => &["resume.any.start"],
-            Start(Depth::Freeze) => &["start.any.suspend_stop", "start.any.start"],
+            Start(Freeze) => &["start.any.suspend_stop", "start.any.start"],
             Start(_) => &["start.any.start"],
             Delete(_) => &["delete.any.delete"],
         }
@@ -87,15 +142,17 @@ impl Scenario {
 
     /// The commits that the matrix must come to.
     pub(crate) const fn commits(self) -> &'static [&'static str] {
-        match self {
+        match self.act {
             Create => &["commit.accept_create", "commit.intent", "commit.end"],
-            Suspend(Depth::Stop) => &[
+            Suspend(Stop) => &[
                 "commit.accept",
                 "commit.intent",
                 "commit.terminated",
                 "commit.end",
             ],
-            Suspend(_) | Start(Depth::Freeze) => &["commit.accept", "commit.intent", "commit.end"],
+            Suspend(_) | Deepen(..) | Start(Freeze) => {
+                &["commit.accept", "commit.intent", "commit.end"]
+            }
             // Begun with their intent.
             Resume(_) | Start(_) | Delete(_) => &["commit.accept", "commit.end"],
         }
@@ -109,14 +166,14 @@ impl Scenario {
         image: &str,
         key: &str,
     ) -> overwinter_client::Result<Accepted> {
-        match self {
+        match self.act {
             Create => {
-                create(client, sandbox, image)
+                create(client, self.runtime, sandbox, image)
                     .idempotency_key(key)
                     .accept()
                     .await
             }
-            Suspend(depth) => {
+            Suspend(depth) | Deepen(_, depth) => {
                 client
                     .suspend(sandbox)
                     .depth(depth)
@@ -138,22 +195,27 @@ impl Scenario {
     ) -> anyhow::Result<()> {
         let phase = now.map_or(Phase::Tombstone, Sandbox::phase);
         let depth = now.and_then(Sandbox::depth);
-        let fits = match (self, outcome) {
+        let asleep_at = |at| phase == Phase::Suspended && depth == Some(at);
+        let fits = match (self.act, outcome) {
             (Create, Outcome::Succeeded(Achieved::Done)) => phase == Phase::Ready,
-            (Suspend(asked), Outcome::Succeeded(_)) => {
-                phase == Phase::Suspended && depth == Some(asked)
-            }
+            (Suspend(asked) | Deepen(_, asked), Outcome::Succeeded(_)) => asleep_at(asked),
             // Undone: its processes run on.
             (
-                Suspend(Depth::Freeze),
+                Suspend(Freeze | Checkpoint),
                 Outcome::Failed {
                     reason: reason::SUSPEND_ABORTED,
                     ..
                 },
             ) => phase == Phase::Ready,
-            (Resume(Depth::Freeze), Outcome::Succeeded(Achieved::Memory))
-            | (Resume(Depth::Stop) | Start(_), Outcome::Succeeded(Achieved::Storage)) => {
+            // Undone: it sleeps on as it did.
+            (Deepen(from, Checkpoint), Outcome::Failed { .. }) => asleep_at(from),
+            (Resume(Freeze | Checkpoint), Outcome::Succeeded(Achieved::Memory))
+            | (Resume(Stop) | Start(_), Outcome::Succeeded(Achieved::Storage)) => {
                 phase == Phase::Ready
+            }
+            // The restore was cut where its memory may have run: that is never used again, and said so.
+            (Resume(Checkpoint), Outcome::Failed { .. }) => {
+                asleep_at(Stop) && now.is_some_and(has_lost_memory)
             }
             (Delete(_), Outcome::Succeeded(_)) => phase == Phase::Tombstone,
             _ => false,
@@ -169,18 +231,30 @@ impl Scenario {
 
     /// Whether the processes of before live on, when it ended so.
     pub(crate) fn keeps_memory(self, outcome: Outcome<'_>) -> anyhow::Result<bool> {
-        Ok(match (self, outcome) {
-            (Suspend(Depth::Freeze), _) | (Resume(Depth::Freeze), _) => true,
-            (Create | Suspend(_) | Resume(_) | Start(_), _) => false,
+        Ok(match (self.act, outcome) {
+            (Resume(Checkpoint), Outcome::Failed { .. }) => false,
+            (Suspend(depth) | Deepen(_, depth) | Resume(depth), _) => depth != Stop,
+            (Create | Start(_), _) => false,
             (Delete(_), outcome) => bail!("nothing is left after {outcome:?}"),
         })
     }
 }
 
-pub(crate) fn create(client: &Client, name: &str, image: &str) -> overwinter_client::Create {
+/// Memory that was promised is gone, and the record says so.
+pub(crate) fn has_lost_memory(sandbox: &Sandbox) -> bool {
+    sandbox.lost().is_some()
+}
+
+pub(crate) fn create(
+    client: &Client,
+    runtime: Runtime,
+    name: &str,
+    image: &str,
+) -> overwinter_client::Create {
     client
         .create()
         .name(name)
         .image(image)
+        .runtime(runtime.name())
         .main(["/bin/sh", "-c", COUNTER])
 }

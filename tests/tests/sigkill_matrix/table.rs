@@ -1,31 +1,34 @@
-//! The cells as a table: points down, scenarios across.
+//! The cells of one runtime as a table: points down, scenarios across.
 
 use std::fmt;
 
 use super::cell::Kill;
-use super::scenario::Scenario;
+use super::scenario::{Runtime, Scenario};
 
 type Cell = (Scenario, Kill);
 
 /// See the module.
 pub(crate) struct Table {
+    runtime: Runtime,
+    scenarios: Vec<Scenario>,
     /// Each with what it has in each column.
     rows: Vec<(String, Vec<String>)>,
 }
 
 impl Table {
-    pub(crate) fn new(planned: &[Cell], met: &[Cell]) -> Self {
+    pub(crate) fn new(runtime: Runtime, planned: &[Cell], met: &[Cell]) -> Self {
+        let scenarios = runtime.scenarios();
         let mut rows: Vec<(String, Vec<String>)> = Vec::new();
-        for cell in planned {
+        for cell in planned.iter().filter(|cell| cell.0.runtime == runtime) {
             let (row, mark) = place(&cell.1);
             let at = rows
                 .iter()
                 .position(|(name, _)| *name == row)
                 .unwrap_or_else(|| {
-                    rows.push((row, vec![String::new(); Scenario::ALL.len()]));
+                    rows.push((row, vec![String::new(); scenarios.len()]));
                     rows.len() - 1
                 });
-            let column = Scenario::ALL
+            let column = scenarios
                 .iter()
                 .position(|it| *it == cell.0)
                 .unwrap_or_default();
@@ -35,7 +38,11 @@ impl Table {
             }
             held.push_str(if met.contains(cell) { mark } else { "MISSING" });
         }
-        Self { rows }
+        Self {
+            runtime,
+            scenarios,
+            rows,
+        }
     }
 }
 
@@ -65,14 +72,14 @@ fn step(point: &str) -> &str {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let titles: Vec<String> = Scenario::ALL.iter().map(|it| it.title()).collect();
+        let titles: Vec<String> = self.scenarios.iter().map(|it| it.title()).collect();
         let first = self
             .rows
             .iter()
             .map(|(name, _)| name.len())
             .max()
             .unwrap_or(0);
-        write!(f, "{:first$}", "")?;
+        write!(f, "\n{:first$}", self.runtime.name())?;
         for title in &titles {
             write!(f, "  {title}")?;
         }

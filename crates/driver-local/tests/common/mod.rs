@@ -306,15 +306,19 @@ impl Drop for Sweep {
         ours.iter().for_each(|group| drop(fs::remove_dir(group)));
         let volatile = volatile(&self.0);
         for sandbox in fs::read_dir(&volatile).into_iter().flatten().flatten() {
-            let memory = sandbox.path().join("memory");
-            if let Ok(path) = std::ffi::CString::new(memory.as_os_str().as_encoded_bytes()) {
-                // SAFETY: a path of the test's own, ended with NUL.
-                unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
-            }
+            detach(&sandbox.path().join("memory"));
         }
         for folder in [volatile, sentries(&self.0)] {
+            detach(&folder);
             let _ = fs::remove_dir_all(folder);
         }
+    }
+}
+
+fn detach(folder: &Path) {
+    if let Ok(path) = std::ffi::CString::new(folder.as_os_str().as_encoded_bytes()) {
+        // SAFETY: a path of the test's own, ended with NUL.
+        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
     }
 }
 
