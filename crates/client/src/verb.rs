@@ -267,7 +267,8 @@ impl Create {
         self
     }
 
-    /// "none", which is the default.
+    /// What it reaches: "none", which is the default, "internet" or "host". [`Client::drivers`] says which the
+    /// driver has.
     pub fn network(mut self, network: impl Into<String>) -> Self {
         self.spec().network = network.into();
         self

@@ -4,6 +4,7 @@ use overwinter_driver::{ComputeSpec, EffectContext};
 use serde_json::{Value, json};
 
 use crate::mounts::Mounted;
+use crate::network::Joined;
 use crate::runtime::Kind;
 use crate::seccomp;
 use crate::userns::{RANGE, SUPERVISOR_ID};
@@ -61,6 +62,7 @@ pub(crate) struct Bundle<'a> {
     pub(crate) spec: &'a ComputeSpec,
     pub(crate) runtime: Kind,
     pub(crate) mounted: &'a Mounted,
+    pub(crate) network: &'a Joined,
     pub(crate) base: u32,
     pub(crate) gateway: &'a str,
     pub(crate) cgroup: &'a str,
@@ -92,8 +94,16 @@ impl Bundle<'_> {
             Kind::Gvisor => Value::Null,
         };
         let args = self.init_args.unwrap_or(&supervisor);
-        let namespaces = ["pid", "network", "ipc", "uts", "mount", "cgroup", "user"]
-            .map(|kind| json!({ "type": kind }));
+        let mut namespaces = ["pid", "ipc", "uts", "mount", "cgroup", "user"]
+            .map(|kind| json!({ "type": kind }))
+            .to_vec();
+        match self.network {
+            Joined::Nothing => namespaces.push(json!({ "type": "network" })),
+            Joined::Internet(made) => {
+                namespaces.push(json!({ "type": "network", "path": made.path() }));
+            }
+            Joined::Host => {}
+        }
         let map = json!([{ "containerID": 0, "hostID": self.base, "size": RANGE }]);
         json!({
             "ociVersion": "1.0.2",
@@ -156,8 +166,7 @@ impl Bundle<'_> {
               "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"] }),
             json!({ "destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue",
               "options": ["nosuid", "noexec", "nodev"] }),
-            json!({ "destination": "/sys", "type": "sysfs", "source": "sysfs",
-              "options": ["nosuid", "noexec", "nodev", "ro"] }),
+            self.sysfs(),
             json!({ "destination": "/workspace", "type": "bind", "source": self.mounted.workspace(),
               "options": ["bind", "nodev", "rw"] }),
             json!({ "destination": SUPERVISOR_INSIDE, "type": "bind", "source": self.mounted.supervisor(),
@@ -166,6 +175,18 @@ impl Bundle<'_> {
               "options": ["bind", "ro", "nosuid", "nodev", "noexec"] }),
         ];
         usr.into_iter().chain(others).collect()
+    }
+
+    /// It shows one network namespace, and only who has rights over that may mount it.
+    fn sysfs(&self) -> Value {
+        match self.network {
+            Joined::Nothing => json!({ "destination": "/sys", "type": "sysfs", "source": "sysfs",
+                "options": ["nosuid", "noexec", "nodev", "ro"] }),
+            Joined::Internet(_) | Joined::Host => {
+                json!({ "destination": "/sys", "type": "bind", "source": self.mounted.sysfs(),
+                    "options": ["bind", "nosuid", "noexec", "nodev", "ro"] })
+            }
+        }
     }
 
     fn resources(&self) -> Value {
@@ -190,9 +211,9 @@ impl Bundle<'_> {
 }
 
 /// Microseconds, the kernel's default.
-const PERIOD: u64 = 100_000;
+pub(crate) const PERIOD: u64 = 100_000;
 
 /// Microseconds of CPU time a period; the kernel takes no less than 1,000.
-fn quota(cpu_millis: u32) -> u64 {
+pub(crate) fn quota(cpu_millis: u32) -> u64 {
     (u64::from(cpu_millis) * PERIOD / 1000).max(1000)
 }

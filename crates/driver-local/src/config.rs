@@ -1,6 +1,9 @@
 //! How the driver is set up.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
+
+use ipnet::IpNet;
 
 /// Settings of one local driver. Two gateways on one host need state folders and uid ranges of
 /// their own.
@@ -26,11 +29,43 @@ pub struct LocalConfig {
     pub runtime_concurrency: usize,
     /// Processes and threads of a sandbox that names no limit.
     pub default_pids: u32,
+    pub network: NetworkConfig,
     /// The root of what the image `host` is made of: `/`, unless the gateway sees the host elsewhere.
     pub host_root: PathBuf,
     /// PID 1 in place of the supervisor; for tests of the driver alone.
     pub init_args: Option<Vec<String>>,
 }
+
+/// What sandboxes may reach.
+#[derive(Clone, Debug)]
+pub struct NetworkConfig {
+    /// Addresses that sandboxes with the network `internet` reach although they are private, link-local
+    /// or of this host.
+    pub allow: Vec<IpNet>,
+    /// Whether a sandbox may have this host's own network.
+    pub host: bool,
+    /// Name servers, as this host reaches them. Empty: those of `/etc/resolv.conf`.
+    pub dns: Vec<IpAddr>,
+    /// What carries packets: a path, or a name that is looked up in PATH.
+    pub pasta: PathBuf,
+    /// What sets up the filter, in the same way.
+    pub nft: PathBuf,
+}
+
+impl Default for NetworkConfig {
+    fn default() -> Self {
+        Self {
+            allow: Vec::new(),
+            host: false,
+            dns: Vec::new(),
+            pasta: PathBuf::from("pasta"),
+            nft: PathBuf::from("nft"),
+        }
+    }
+}
+
+/// 2²⁸: beyond what systems give to users and to containers.
+pub(crate) const DEFAULT_UID_BASE: u32 = 0x1000_0000;
 
 impl LocalConfig {
     #[must_use]
@@ -41,10 +76,11 @@ impl LocalConfig {
             also: ["runc", "runsc"].map(PathBuf::from).to_vec(),
             supervisor,
             gateway_id,
-            uid_base: 0x1000_0000,
+            uid_base: DEFAULT_UID_BASE,
             uid_count: 0x6000_0000,
             runtime_concurrency: std::thread::available_parallelism().map_or(2, usize::from),
             default_pids: 1024,
+            network: NetworkConfig::default(),
             host_root: PathBuf::from("/"),
             init_args: None,
         }

@@ -1,10 +1,11 @@
 //! What this driver can do here.
 
-use overwinter_driver::{Depth, Description, DriverError, Limit, SuspensionMode};
+use overwinter_driver::{Depth, Description, DriverError, Limit, NetworkOffer, SuspensionMode};
 
 use crate::compute::Look;
 use crate::effects::DRIVER;
 use crate::host::Host;
+use crate::network::Network;
 use crate::runtime::Kind;
 
 const NO_QUOTAS: &str = "the filesystem of the gateway's data folder has no project quotas; on ext4: \
@@ -30,9 +31,9 @@ pub(crate) fn describe(host: &Host) -> Description {
             format!("cgroup {}", host.cgroups.version()),
             "user namespaces".to_owned(),
             "seccomp".to_owned(),
-            "network none".to_owned(),
             disk.to_owned(),
         ],
+        networks: Network::ALL.map(|network| offered(host, network)).to_vec(),
         modes: modes(writes),
         unavailable: if writes {
             Vec::new()
@@ -44,6 +45,14 @@ pub(crate) fn describe(host: &Host) -> Description {
         } else {
             vec![(Limit::Disk, NO_QUOTAS.to_owned())]
         },
+    }
+}
+
+fn offered(host: &Host, network: Network) -> NetworkOffer {
+    let missing = host.networks.offers(network).err();
+    NetworkOffer {
+        name: network.as_str().to_owned(),
+        missing: missing.map(ToString::to_string),
     }
 }
 

@@ -22,12 +22,14 @@ use crate::error::{LocalError, OpenError};
 use crate::host::Host;
 use crate::live::{Live, Watchers};
 use crate::lock::SandboxLock;
+use crate::network::Watch;
 use crate::runtime::Kind;
 use crate::{describe, image, list, recover};
 
 /// Sandboxes on this host.
 pub struct LocalDriver {
     shared: Arc<Shared>,
+    _addresses: Option<Watch>,
 }
 
 /// What effects that outlive their caller hold on to.
@@ -126,10 +128,11 @@ impl LocalDriver {
         ledger: Arc<dyn Ledger>,
     ) -> Result<Arc<Self>, OpenError> {
         let at_once = config.runtime_concurrency.max(1);
-        let host = Host::open(config)?;
+        let host = Arc::new(Host::open(config)?);
         Ok(Arc::new(Self {
+            _addresses: Watch::start(&host),
             shared: Arc::new(Shared {
-                host: Arc::new(host),
+                host,
                 port,
                 ledger,
                 entries: Mutex::default(),

@@ -44,6 +44,13 @@ pub enum LocalError {
     StillThere { left: usize },
     #[error("the work was broken off")]
     BrokenOff,
+    #[error("the network: {program} failed: {message}")]
+    Network {
+        program: &'static str,
+        message: String,
+    },
+    #[error("the network: {program} was not ready in time and was killed")]
+    NetworkHung { program: &'static str },
     #[error("image {image}: {message}")]
     Image { image: String, message: String },
     #[error("image {image}: {message}")]
@@ -77,6 +84,8 @@ impl LocalError {
             | Self::NoRange { .. }
             | Self::Layers(_)
             | Self::Cipher(_)
+            | Self::Network { .. }
+            | Self::NetworkHung { .. }
             | Self::Locked { .. }
             | Self::StillThere { .. }
             | Self::BrokenOff
@@ -131,6 +140,10 @@ pub enum OpenError {
         "no cgroup freezer was found under /sys/fs/cgroup (neither cgroup v2 nor the v1 controller `freezer`)"
     )]
     NoFreezer,
+    #[error(
+        "local.network.allow names {0}, which no sandbox reaches through this host: loopback, multicast and reserved addresses stay closed"
+    )]
+    Closed(ipnet::IpNet),
     #[error("the gateway id `{0}` cannot name a cgroup: letters, digits, `-`, `_` and `.` only")]
     GatewayId(String),
     #[error(transparent)]

@@ -19,6 +19,7 @@ use crate::config::LocalConfig;
 use crate::error::{At, LocalError, OpenError};
 use crate::layout::{CONTAINER, Layout, SandboxDir};
 use crate::lock::SandboxLock;
+use crate::network::Networks;
 use crate::quota::Quota;
 use crate::ranges::Ranges;
 use crate::runtime::{Call, Kind, Runtimes};
@@ -35,6 +36,7 @@ pub(crate) struct Host {
     pub(crate) ranges: Ranges,
     pub(crate) runtimes: Runtimes,
     pub(crate) quota: Option<Quota>,
+    pub(crate) networks: Networks,
     /// The folder of the supervisor that new computes get.
     pub(crate) supervisor: PathBuf,
     pub(crate) boot_id: String,
@@ -87,6 +89,7 @@ impl Host {
         Ok(Self {
             ranges: Ranges::open(layout.ranges(), config.uid_base, config.uid_count)?,
             quota: Quota::find(&layout.sandboxes()),
+            networks: Networks::find(&config)?,
             boot_id: fs::read_to_string(boot)
                 .at("reading", boot)?
                 .trim()

@@ -17,6 +17,7 @@
 //! | `bundle`, `seccomp`, `runtime`, `lock` | how the runtime is called |
 //! | `attach`, `live` | the socket and the file that a supervisor attaches by |
 //! | `artifact` | memory on disk |
+//! | `network` | what a sandbox reaches, and what keeps it from the rest |
 //! | `image`, `supervisors`, `ranges` | what is kept beside the storage |
 //! | [`doctor`] | what this host has and what it lacks |
 
@@ -40,6 +41,7 @@ mod list;
 mod live;
 mod lock;
 mod mounts;
+mod network;
 mod process;
 mod quota;
 mod ranges;
@@ -50,7 +52,7 @@ mod supervisors;
 mod teardown;
 mod userns;
 
-pub use config::LocalConfig;
+pub use config::{LocalConfig, NetworkConfig};
 pub use doctor::{Check, Status, doctor};
 pub use driver::LocalDriver;
 pub use error::OpenError;

@@ -47,12 +47,13 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Within a runtime: a task waits for the end of PID 1.
+    /// Within a runtime: a task waits for the end of PID 1, and then has `at_its_end` done first.
     pub(crate) fn watch(
         record: &ComputeRecord,
         pidfd: OwnedFd,
         changed: Changed,
         watchers: Arc<Watchers>,
+        at_its_end: impl FnOnce() + Send + 'static,
     ) -> Self {
         let watching = tokio::spawn(async move {
             // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives.
@@ -61,6 +62,8 @@ impl Live {
             if let Ok(pidfd) = pidfd
                 && pidfd.readable().await.is_ok()
             {
+                // Fails only where the runtime goes down, and then nobody listens either.
+                let _ = tokio::task::spawn_blocking(at_its_end).await;
                 watchers.tell(changed);
             }
         });

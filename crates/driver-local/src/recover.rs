@@ -8,8 +8,8 @@ use overwinter_lifecycle::ids::SandboxId;
 use overwinter_lifecycle::steps::Observed;
 
 use crate::artifact;
-use crate::cgroup::Freezer;
-use crate::compute::{Look, Running};
+use crate::cgroup::{Freezer, companion_of};
+use crate::compute::{ComputeRecord, Look, Running};
 use crate::driver::{Shared, Turn, blocking};
 use crate::error::LocalError;
 use crate::host::Host;
@@ -40,6 +40,21 @@ pub(crate) fn observe(
     })
 }
 
+/// Its way to the internet is beside it, where it has one.
+fn adopt_network(host: &Host, record: &ComputeRecord) -> Result<(), LocalError> {
+    let native = &record.native;
+    if host.cgroups.pids(&companion_of(native))?.is_empty() {
+        return Ok(());
+    }
+    let Some(first) = record.find_first(&host.layout)? else {
+        return Ok(());
+    };
+    if let Err(error) = host.networks.adopt(native, first) {
+        tracing::warn!(%error, native, "addresses that this host got meanwhile are not closed to it");
+    }
+    Ok(())
+}
+
 impl Shared {
     /// Takes the lock, by force past `patience`; then clears away all that is not live compute, and
     /// opens the socket of what is.
@@ -68,6 +83,7 @@ impl Shared {
                 Look::Running(running) => {
                     // Mounts of a start that was cut short; the compute has its own.
                     crate::mounts::detach(&host.layout.mounts_of(&running.record.native))?;
+                    adopt_network(&host, &running.record)?;
                 }
                 Look::Nothing | Look::Remains(_) => teardown::forget(&host, sandbox)?,
             }

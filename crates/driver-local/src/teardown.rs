@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use overwinter_lifecycle::ids::SandboxId;
 
 use crate::artifact;
+use crate::cgroup::companion_of;
 use crate::error::{At, LocalError, ignore_missing};
 use crate::host::Host;
 use crate::mounts;
@@ -38,11 +39,20 @@ pub(crate) fn end_from(
 ) -> Result<(), LocalError> {
     end_processes(host, native, first, until)?;
     host.cgroups.remove(native, until)?;
+    end_companion(host, native, until)?;
     mounts::detach(&host.layout.mounts_of(native))?;
     for state in host.layout.runtime_states(native) {
         ignore_missing(fs::remove_dir_all(&state)).at("removing", &state)?;
     }
     Ok(())
+}
+
+/// Ends what serves a compute from outside: its way to the internet.
+pub(crate) fn end_companion(host: &Host, native: &str, until: Instant) -> Result<(), LocalError> {
+    let companion = companion_of(native);
+    end_processes(host, &companion, None, until)?;
+    host.networks.forget(native);
+    host.cgroups.remove(&companion, until)
 }
 
 fn end_processes(

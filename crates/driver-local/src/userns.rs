@@ -29,14 +29,31 @@ pub(crate) fn for_reading(base: u32) -> Result<File, LocalError> {
 }
 
 fn with_maps(map: &str) -> Result<File, LocalError> {
-    let pause = Pause::start().at("starting a user namespace", Path::new("/proc/self/ns/user"))?;
-    let proc = Path::new("/proc").join(pause.pid.to_string());
-    for name in ["uid_map", "gid_map"] {
-        let path = proc.join(name);
-        fs::write(&path, map).at("writing", &path)?;
+    let pause =
+        Pause::start(None).at("starting a user namespace", Path::new("/proc/self/ns/user"))?;
+    pause.map(map)?;
+    pause.namespace("user")
+}
+
+/// A user namespace and a network namespace in it. The host's user `owner` has every right over both,
+/// and so has the host's root; nobody in any other user namespace has one.
+pub(crate) struct Network {
+    pub(crate) user: File,
+    pub(crate) net: File,
+}
+
+impl Network {
+    pub(crate) fn make(owner: u32) -> Result<Self, LocalError> {
+        let pause = Pause::start(Some(owner)).at(
+            "starting a network namespace",
+            Path::new("/proc/self/ns/net"),
+        )?;
+        pause.map(&format!("0 {owner} 1\n"))?;
+        Ok(Self {
+            user: pause.namespace("user")?,
+            net: pause.namespace("net")?,
+        })
     }
-    let path = proc.join("ns/user");
-    File::open(&path).at("opening", &path)
 }
 
 /// A child that only waits in a user namespace of its own. Ended and reaped when dropped.
@@ -46,10 +63,13 @@ struct Pause {
 }
 
 impl Pause {
-    fn start() -> io::Result<Self> {
+    /// With an `owner`, the namespace is that user's, and a network namespace is made in it.
+    fn start(owner: Option<u32>) -> io::Result<Self> {
+        let (ready, say) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let parent = libc::pid_t::try_from(std::process::id()).unwrap_or(-1);
         let mut pidfd: libc::c_int = -1;
         // No SIGCHLD at its end: it is reaped by its descriptor, and nobody else should notice it.
-        let flags = (libc::CLONE_NEWUSER | libc::CLONE_PIDFD) as libc::c_ulong;
+        let flags = libc::CLONE_PIDFD as libc::c_ulong;
         // SAFETY: without CLONE_VM the child has memory of its own. It calls nothing but raw system
         // calls, which is what a child of a process with many threads may do.
         let pid = unsafe {
@@ -63,28 +83,99 @@ impl Pause {
             )
         };
         if pid == 0 {
-            // SAFETY: as above. The parent's death ends it, also when that came first.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_prctl,
-                    libc::c_long::from(libc::PR_SET_PDEATHSIG),
-                    libc::c_long::from(libc::SIGKILL),
-                );
-                loop {
-                    let zero: libc::c_long = 0;
-                    libc::syscall(libc::SYS_ppoll, zero, zero, zero, zero, zero);
-                }
-            }
+            // SAFETY: as above.
+            unsafe { pause(owner, say.as_raw_fd(), parent) }
         }
         if pid < 0 {
             return Err(io::Error::last_os_error());
         }
+        drop(say);
         // SAFETY: the kernel has just made this descriptor for us.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-        Ok(Self {
+        let child = Self {
             pid: libc::pid_t::try_from(pid).unwrap_or(-1),
             pidfd,
-        })
+        };
+        let mut said = [0; 4];
+        io::Read::read_exact(&mut File::from(ready), &mut said)?;
+        match i32::from_ne_bytes(said) {
+            0 => Ok(child),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    fn map(&self, map: &str) -> Result<(), LocalError> {
+        for name in ["uid_map", "gid_map"] {
+            let path = self.proc(name);
+            fs::write(&path, map).at("writing", &path)?;
+        }
+        Ok(())
+    }
+
+    fn namespace(&self, kind: &str) -> Result<File, LocalError> {
+        let path = self.proc("ns").join(kind);
+        File::open(&path).at("opening", &path)
+    }
+
+    fn proc(&self, name: &str) -> std::path::PathBuf {
+        Path::new("/proc").join(self.pid.to_string()).join(name)
+    }
+}
+
+/// The child's life.
+///
+/// # Safety
+/// Only in a child that has memory of its own.
+unsafe fn pause(owner: Option<u32>, say: libc::c_int, parent: libc::pid_t) -> ! {
+    // SAFETY: raw system calls alone, none of which touches memory but `said`.
+    unsafe {
+        let made = enter(owner);
+        let said: i32 = if made { 0 } else { *libc::__errno_location() };
+        // After the change of user, which takes it back. The parent's death ends it.
+        libc::syscall(
+            libc::SYS_prctl,
+            libc::c_long::from(libc::PR_SET_PDEATHSIG),
+            libc::c_long::from(libc::SIGKILL),
+        );
+        // Also one that came first: it is somebody else's child by now.
+        if libc::syscall(libc::SYS_getppid) != libc::c_long::from(parent) {
+            libc::syscall(libc::SYS_exit_group, 1);
+        }
+        let sent = libc::syscall(libc::SYS_write, say, &raw const said, 4_usize);
+        if sent != 4 {
+            libc::syscall(libc::SYS_exit_group, 1);
+        }
+        loop {
+            let zero: libc::c_long = 0;
+            libc::syscall(libc::SYS_ppoll, zero, zero, zero, zero, zero);
+        }
+    }
+}
+
+/// # Safety
+/// As [`pause`].
+unsafe fn enter(owner: Option<u32>) -> bool {
+    // SAFETY: as there.
+    unsafe {
+        let Some(owner) = owner else {
+            return libc::syscall(libc::SYS_unshare, libc::CLONE_NEWUSER) == 0;
+        };
+        let owner = libc::c_long::from(owner);
+        // With its rights kept: where ordinary users may make no user namespaces, it still can.
+        let keep = libc::c_long::from(libc::SECBIT_NO_SETUID_FIXUP);
+        libc::syscall(
+            libc::SYS_prctl,
+            libc::c_long::from(libc::PR_SET_SECUREBITS),
+            keep,
+        ) == 0
+            && libc::syscall(
+                libc::SYS_setgroups,
+                0_usize,
+                std::ptr::null::<libc::gid_t>(),
+            ) == 0
+            && libc::syscall(libc::SYS_setresgid, owner, owner, owner) == 0
+            && libc::syscall(libc::SYS_setresuid, owner, owner, owner) == 0
+            && libc::syscall(libc::SYS_unshare, libc::CLONE_NEWUSER | libc::CLONE_NEWNET) == 0
     }
 }
 

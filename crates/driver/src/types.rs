@@ -16,11 +16,41 @@ pub struct Description {
     /// Of the driver and of what it drives, e.g. `0.1.0 (runc 1.1.5)`.
     pub version: String,
     pub features: Vec<String>,
+    /// The networks that a sandbox may have, and those that it may not.
+    pub networks: Vec<NetworkOffer>,
     pub modes: Vec<SuspensionMode>,
     /// Depths that are not there, and why.
     pub unavailable: Vec<(Depth, String)>,
     /// Limits that would not hold here, and why. A sandbox that asks for one is refused.
     pub unenforced: Vec<(Limit, String)>,
+}
+
+/// A network by name, such as `none`, `internet`, `host`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkOffer {
+    pub name: String,
+    /// Why it is not to be had here. None: it is.
+    pub missing: Option<String>,
+}
+
+/// Why a sandbox cannot have the network that it asks for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoNetwork {
+    #[error("{0}")]
+    NotHere(String),
+    /// Holds the names of those that there are.
+    #[error("there are {0}")]
+    Unknown(String),
+}
+
+impl NetworkOffer {
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            missing: None,
+        }
+    }
 }
 
 /// A limit on what a sandbox takes.
@@ -61,6 +91,22 @@ impl Description {
     #[must_use]
     pub fn mode(&self, depth: Depth) -> Option<&SuspensionMode> {
         self.modes.iter().find(|mode| mode.depth == depth)
+    }
+
+    /// Whether a sandbox may have this network.
+    ///
+    /// # Errors
+    /// [`NoNetwork`] says why not.
+    pub fn network(&self, name: &str) -> Result<(), NoNetwork> {
+        let offer = self.networks.iter().find(|it| it.name == name);
+        match offer.map(|offer| &offer.missing) {
+            Some(None) => Ok(()),
+            Some(Some(why)) => Err(NoNetwork::NotHere(why.clone())),
+            None => {
+                let names: Vec<_> = self.networks.iter().map(|it| it.name.as_str()).collect();
+                Err(NoNetwork::Unknown(names.join(", ")))
+            }
+        }
     }
 
     /// The first limit in `resources` that would not hold, and why.
@@ -163,7 +209,7 @@ pub struct ComputeSpec {
     pub name: String,
     pub image: PinnedImage,
     pub resources: Resources,
-    /// "none" today.
+    /// One of [`Description::networks`]; empty: `none`.
     pub network: String,
     /// Names one of the driver's runtimes; empty: its default.
     #[serde(default)]

@@ -61,6 +61,20 @@ pub struct LocalConfig {
     pub supervisor: Option<PathBuf>,
     /// Runtime processes at once. Default: as many as there are processors.
     pub runtime_concurrency: Option<usize>,
+    pub network: NetworkConfig,
+}
+
+/// What sandboxes may reach.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkConfig {
+    /// Networks in CIDR notation that `internet` reaches although they are private, link-local or this
+    /// host's own.
+    pub allow: Vec<ipnet::IpNet>,
+    /// Whether a sandbox may share this host's network. Default: no.
+    pub host: bool,
+    /// Name servers, as this host reaches them. Default: those of `/etc/resolv.conf`.
+    pub dns: Vec<std::net::IpAddr>,
 }
 
 impl Default for LocalConfig {
@@ -70,6 +84,7 @@ impl Default for LocalConfig {
             runtime: "runc".to_owned(),
             supervisor: None,
             runtime_concurrency: None,
+            network: NetworkConfig::default(),
         }
     }
 }

@@ -226,6 +226,12 @@ fn open_local(
     if let Some(concurrency) = config.local.runtime_concurrency {
         settings.runtime_concurrency = concurrency;
     }
+    settings.network = local::NetworkConfig {
+        allow: config.local.network.allow.clone(),
+        host: config.local.network.host,
+        dns: config.local.network.dns.clone(),
+        ..local::NetworkConfig::default()
+    };
     let ledger = Arc::new(StoreLedger(store.clone()));
     Ok(local::LocalDriver::open(
         settings,

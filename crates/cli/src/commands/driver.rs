@@ -32,6 +32,12 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<u8, Failu
                 add(&mut rows, driver);
             }
             out.rows(rows)?;
+            out.line("")?;
+            let mut rows = Rows::with_header(["DRIVER", "NETWORK", "AVAILABLE"]);
+            for driver in &drivers {
+                add_networks(&mut rows, driver);
+            }
+            out.rows(rows)?;
         }
     }
     out.finish()?;
@@ -66,5 +72,17 @@ fn add(rows: &mut Rows, driver: &raw::Driver) {
         let [name, version] = head;
         let none = String::new;
         rows.add([name, version, "none".into(), none(), none(), none()]);
+    }
+}
+
+fn add_networks(rows: &mut Rows, driver: &raw::Driver) {
+    let mut head = driver.name.clone();
+    for network in &driver.networks {
+        let available = if network.missing.is_empty() {
+            "yes".to_owned()
+        } else {
+            format!("not here: {}", network.missing)
+        };
+        rows.add([std::mem::take(&mut head), network.name.clone(), available]);
     }
 }

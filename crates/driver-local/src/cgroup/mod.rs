@@ -2,6 +2,7 @@
 //!
 //! Every compute has the same path, `/overwinter/<gateway>/<native name>`, in every hierarchy.
 
+mod companion;
 mod v1;
 mod v2;
 
@@ -12,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::error::{At, LocalError, ignore_missing};
+
+pub(crate) use companion::{Bounds, companion_of};
 
 const MOUNT: &str = "/sys/fs/cgroup";
 const OURS: &str = "overwinter";
@@ -185,6 +188,7 @@ impl Cgroups {
         self.roots()
             .iter()
             .flat_map(|root| child_names(&root.join(OURS).join(gateway)))
+            .map(|name| companion::compute_of(&name).to_owned())
             .collect()
     }
 

@@ -30,6 +30,7 @@ use crate::image::{self, Root};
 use crate::live::Live;
 use crate::lock::SandboxLock;
 use crate::mounts::{Mounted, Plan};
+use crate::network::{Joined, Joining, Network};
 use crate::runtime::{Kind, Runtime};
 use crate::teardown;
 
@@ -212,7 +213,7 @@ impl Shared {
             saving: None,
         };
         let dir = self.host.layout.sandbox(sandbox);
-        let (Scene { door, mounted }, remark) = {
+        let (scene, remark) = {
             let (shared, ctx, record) = (Arc::clone(self), ctx.clone(), record.clone());
             blocking(move || {
                 let dir = shared.host.layout.sandbox(sandbox);
@@ -225,6 +226,11 @@ impl Shared {
             })
             .await?
         };
+        let Scene {
+            door,
+            mounted,
+            network,
+        } = scene;
         {
             let _starting = self.starting.read().await;
             self.host.cgroups.prepare()?;
@@ -234,7 +240,7 @@ impl Shared {
         // The sandbox has its own by now, and nobody waits for this.
         let detaching = Arc::clone(&self.host);
         tokio::task::spawn_blocking(move || {
-            drop(mounted);
+            drop((mounted, network));
             drop(detaching);
         });
         self.watch_new(turn, sandbox, record, &runtime, door)
@@ -295,7 +301,7 @@ impl Shared {
         let base = host.ranges.take(sandbox)?;
         match storage {
             Storage::Make => {
-                make_storage(host, sandbox, base, &spec.name, spec.resources.disk_bytes)?
+                make_storage(host, sandbox, base, spec)?;
             }
             Storage::Keep => {}
         }
@@ -313,8 +319,16 @@ impl Shared {
         attach::write(&dir.attach(), base, credentials)?;
         let user = record.runtime.peer(base);
         let door = Door::open(&dir.attach(), sandbox, base, user, Arc::clone(&self.port))?;
-        let mounted = prepare(host, ctx, (spec, root), record.runtime, base)?;
-        Ok(Scene { door, mounted })
+        let network = Network::parse(&spec.network).unwrap_or(Network::None);
+        let cpus = spec.resources.cpu_millis;
+        let joining = (host.networks).join(&host.cgroups, &record.native, network, cpus)?;
+        let mounted = prepare(host, ctx, (spec, root), record.runtime, base, &joining)?;
+        let network = joining.ready()?;
+        Ok(Scene {
+            door,
+            mounted,
+            network,
+        })
     }
 
     pub(crate) fn watch_of(&self, sandbox: SandboxId, running: Running) -> Live {
@@ -322,11 +336,20 @@ impl Shared {
             sandbox,
             held: running.record.birth,
         };
+        let (host, native) = (Arc::clone(&self.host), running.record.native.clone());
+        // Its way to the internet ends with it, also where nobody asks for the sandbox any more.
+        let at_its_end = move || {
+            let until = Instant::now() + CLEAR_WITHIN;
+            if let Err(error) = teardown::end_companion(&host, &native, until) {
+                tracing::warn!(%error, "the network of a sandbox that has ended is left behind");
+            }
+        };
         Live::watch(
             &running.record,
             running.pidfd,
             changed,
             Arc::clone(&self.watchers),
+            at_its_end,
         )
     }
 
@@ -379,6 +402,7 @@ impl Shared {
 pub(super) struct Scene {
     pub(super) door: Door,
     pub(super) mounted: Mounted,
+    pub(super) network: Joined,
 }
 
 /// A start is never issued beside another compute.
@@ -393,17 +417,18 @@ pub(super) enum Storage {
 }
 
 fn admit(host: &Host, spec: &ComputeSpec) -> Result<(), DriverError> {
-    if host.runtimes.named(&spec.runtime).is_none() {
+    let Some(runtime) = host.runtimes.named(&spec.runtime) else {
         return Err(DriverError::Unsupported(format!(
             "the runtime `{}`: this driver has {}",
             spec.runtime,
             host.runtimes.names()
         )));
-    }
-    match spec.network.as_str() {
-        "" | "none" => Ok(()),
-        other => Err(DriverError::Unsupported(format!(
-            "the network `{other}`: this driver has `none`"
+    };
+    match host.networks.admit(&spec.network, runtime.kind) {
+        Ok(_) => Ok(()),
+        Err(why) => Err(DriverError::Unsupported(format!(
+            "the network `{}`: {why}",
+            spec.network
         ))),
     }
 }
@@ -415,6 +440,7 @@ fn prepare(
     (spec, root): (&ComputeSpec, &Root),
     runtime: Kind,
     base: u32,
+    network: &Joining,
 ) -> Result<Mounted, LocalError> {
     let native = ctx.key.native_name();
     let dir = host.layout.sandbox(ctx.sandbox());
@@ -431,11 +457,15 @@ fn prepare(
         attach: &dir.attach(),
         supervisor: &host.supervisor,
     })?;
+    if let Some(sysfs) = network.sysfs() {
+        mounted.add_sysfs(sysfs)?;
+    }
     let config = Bundle {
         ctx,
         spec,
         runtime,
         mounted: &mounted,
+        network: network.joined(),
         base,
         gateway: &host.config.gateway_id,
         cgroup: &host.cgroups.path(&native),

@@ -195,10 +195,14 @@ impl Shared {
             }
             Err(error) => return Err(Failed::Unsettled(error)),
         }
-        let Scene { door, mounted } = scene;
+        let Scene {
+            door,
+            mounted,
+            network,
+        } = scene;
         // The sandbox has its own by now, and nobody waits for either.
         tokio::task::spawn_blocking(move || {
-            drop(mounted);
+            drop((mounted, network));
             drop(staging);
         });
         self.watch_new(turn, sandbox, record, &runtime, door)

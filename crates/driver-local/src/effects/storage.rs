@@ -4,19 +4,23 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 
+use overwinter_driver::ComputeSpec;
 use overwinter_lifecycle::ids::SandboxId;
 
 use crate::error::{At, LocalError};
 use crate::host::{Host, folder};
+use crate::network::Network;
 
 /// Folders of the root layer and the workspace. Ids on disk are plain: 0 is the sandbox's root.
 pub(super) fn make_storage(
     host: &Host,
     sandbox: SandboxId,
     base: u32,
-    name: &str,
-    disk: u64,
+    spec: &ComputeSpec,
 ) -> Result<(), LocalError> {
+    let (name, disk) = (&spec.name, spec.resources.disk_bytes);
+    let network = Network::parse(&spec.network).unwrap_or(Network::None);
+    let resolv = host.networks.resolv_conf(network);
     let dir = host.layout.sandbox(sandbox);
     folder(&dir.root(), 0o700)?;
     if let Some(quota) = &host.quota
@@ -39,7 +43,7 @@ pub(super) fn make_storage(
     for (file, text) in [
         ("hosts", hosts.as_str()),
         ("hostname", &format!("{name}\n")),
-        ("resolv.conf", ""),
+        ("resolv.conf", &resolv),
     ] {
         let path = etc.join(file);
         fs::write(&path, text).at("writing", &path)?;

@@ -47,7 +47,15 @@ pub(crate) struct Mounted {
 }
 
 /// Mount points.
-const POINTS: [&str; 6] = ["lower", "data", "workspace", "attach", "supervisor", "root"];
+const POINTS: [&str; 7] = [
+    "lower",
+    "data",
+    "workspace",
+    "attach",
+    "supervisor",
+    "root",
+    "sysfs",
+];
 
 const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 
@@ -67,6 +75,17 @@ impl Mounted {
     }
     pub(crate) fn supervisor(&self) -> PathBuf {
         self.at.join("supervisor")
+    }
+
+    pub(crate) fn sysfs(&self) -> PathBuf {
+        self.at.join("sysfs")
+    }
+
+    /// Puts a mount that was made elsewhere where the others are.
+    pub(crate) fn add_sysfs(&self, tree: &OwnedFd) -> Result<(), LocalError> {
+        let to = self.sysfs();
+        move_mount(tree, "", CWD, &to, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+            .at("mounting on", &to)
     }
 
     /// Mounts everything of `plan`, or nothing.

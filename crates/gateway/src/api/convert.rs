@@ -183,21 +183,15 @@ fn spec(spec: &Spec) -> v1::SandboxSpec {
     }
 }
 
-/// # Errors
-/// A network that is not there yet.
-pub fn to_spec(spec: v1::SandboxSpec, default_driver: &str) -> Result<Spec, ApiError> {
+#[must_use]
+pub fn to_spec(spec: v1::SandboxSpec, default_driver: &str) -> Spec {
     let resources = spec.resources.into_option().unwrap_or_default();
     let network = if spec.network.is_empty() {
         "none".to_owned()
     } else {
         spec.network
     };
-    if network != "none" {
-        return Err(ApiError::unsupported(format!(
-            "network {network:?}: only \"none\" is there today"
-        )));
-    }
-    Ok(Spec {
+    Spec {
         driver: if spec.driver.is_empty() {
             default_driver.to_owned()
         } else {
@@ -214,7 +208,7 @@ pub fn to_spec(spec: v1::SandboxSpec, default_driver: &str) -> Result<Spec, ApiE
         main: spec.main,
         network,
         runtime: spec.runtime,
-    })
+    }
 }
 
 fn config(config: &Config) -> v1::SandboxConfig {
@@ -425,6 +419,12 @@ pub fn driver(description: &Description, is_default: bool) -> v1::Driver {
             .unavailable
             .iter()
             .map(|(depth, why)| (depth.as_str().to_owned(), why.clone()))
+            .collect(),
+        networks: (description.networks.iter())
+            .map(|offer| v1::NetworkOffer {
+                name: offer.name.clone(),
+                missing: offer.missing.clone().unwrap_or_default(),
+            })
             .collect(),
     }
 }

@@ -406,7 +406,7 @@ impl Api {
         };
         let drivers = &self.reconciler.drivers;
         let default = drivers.default_name().unwrap_or_default();
-        let spec = convert::to_spec(request.spec.into_option().unwrap_or_default(), default)?;
+        let spec = convert::to_spec(request.spec.into_option().unwrap_or_default(), default);
         let Some(registered) = drivers.get(&spec.driver) else {
             return Err(no_such_driver(&spec.driver));
         };
@@ -418,6 +418,15 @@ impl Api {
                 limit.as_str()
             )));
         }
+        registered
+            .description
+            .network(&spec.network)
+            .map_err(|why| {
+                ApiError::unsupported(format!(
+                    "the driver {:?} does not offer the network {:?}: {why}",
+                    spec.driver, spec.network
+                ))
+            })?;
         if spec.image.is_empty() {
             return Err(ApiError::invalid(
                 "spec.image is missing: a folder or a rootfs tar",

@@ -42,7 +42,7 @@ pub(crate) struct Create {
     /// How much disk it gets; refused where the filesystem has no quotas
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     disk: Option<u64>,
-    /// Its network: none
+    /// What it reaches: none, internet or host; without it none
     #[arg(long, value_name = "KIND")]
     network: Option<String>,
     /// What runs it, like runsc (gVisor); without it the driver's default

@@ -18,7 +18,7 @@ use crate::testkit::fault::{CallKind, CrashPoint, Fault, Late};
 use crate::testkit::spawn::spawn;
 use crate::types::{
     Changed, ComputeSpec, Debt, DebtKind, Depth, Description, DriverReference, EffectContext,
-    Effected, Found, Observation, Observed, PinnedImage,
+    Effected, Found, NetworkOffer, Observation, Observed, PinnedImage,
 };
 
 /// One gateway's driver on a [`SimWorld`].
@@ -181,6 +181,7 @@ impl Driver for SimDriver {
             name: config.name.clone(),
             version: format!("{} (simulated)", env!("CARGO_PKG_VERSION")),
             features: Vec::new(),
+            networks: vec![NetworkOffer::of("none")],
             modes: config.modes.clone(),
             unavailable: Depth::ALL
                 .into_iter()

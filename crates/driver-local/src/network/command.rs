@@ -1,0 +1,79 @@
+//! A program that is started, and ends before a deadline or is killed.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use crate::error::{At, LocalError};
+use crate::process;
+
+/// Killed and reaped when dropped before its end.
+pub(super) struct Started {
+    name: &'static str,
+    child: Child,
+}
+
+/// `input` is short: it fits into a pipe.
+pub(super) fn start(
+    name: &'static str,
+    mut command: Command,
+    input: Option<&str>,
+) -> Result<Started, LocalError> {
+    let path = Path::new(name);
+    let stdin = match input {
+        Some(_) => Stdio::piped(),
+        None => Stdio::null(),
+    };
+    command
+        .stdin(stdin)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let child = command.spawn().at("starting", path)?;
+    let mut started = Started { name, child };
+    if let (Some(input), Some(mut stdin)) = (input, started.child.stdin.take()) {
+        // One that has ended already says why itself.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    Ok(started)
+}
+
+impl Started {
+    /// Waits for its end, and that it is a good one.
+    pub(super) fn ended(mut self, until: Instant) -> Result<(), LocalError> {
+        let program = self.name;
+        let pid = i32::try_from(self.child.id()).ok();
+        // Not reaped yet, so the number is its own.
+        let ended = pid
+            .and_then(process::open_pid)
+            .is_some_and(|pidfd| process::wait(&pidfd, until));
+        if !ended {
+            return Err(LocalError::NetworkHung { program });
+        }
+        let status = self.child.wait().at("waiting for", Path::new(program))?;
+        if status.success() {
+            return Ok(());
+        }
+        let mut said = Vec::new();
+        if let Some(stderr) = self.child.stderr.take() {
+            // As much as a pipe holds; what it may have left behind keeps the rest to itself.
+            let _ = stderr.take(MOST_SAID).read_to_end(&mut said);
+        }
+        let said = String::from_utf8_lossy(&said);
+        let last = said.lines().map(str::trim).rfind(|line| !line.is_empty());
+        Err(LocalError::Network {
+            program,
+            message: last.map_or_else(|| status.to_string(), str::to_owned),
+        })
+    }
+}
+
+const MOST_SAID: u64 = 4096;
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // Nothing to do for one that has ended and was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
