@@ -48,6 +48,8 @@ impl Compute {
     /// When none is there, or more than one.
     pub fn of(sandbox_id: &str) -> Result<Self, NoCompute> {
         let mut freezers = cgroups_of([sandbox_id.to_owned()].into_iter());
+        // Beside it is what carries its packets, which is the first of a namespace of its own too.
+        freezers.retain(|group| group.extension().is_none_or(|it| it != "net"));
         freezers.retain(|group| FREEZERS.iter().any(|(file, _)| group.join(file).exists()));
         let pids: BTreeSet<i32> = freezers.iter().filter_map(|group| init_of(group)).collect();
         if pids.len() > 1 {

@@ -384,6 +384,19 @@ async fn an_agent_with_old_credentials_is_refused_and_the_new_one_let_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_network_that_is_not_there_is_refused_before_anything_is_written() {
+    let rig = Rig::with(SimConfig::default(), Arc::new(Script::new())).await;
+    let before = rig.store.stats().transactions;
+    let create = || rig.client.create().name("a").image("image");
+    let error = create().network("internet").wait().await.unwrap_err();
+    assert_eq!(error.reason(), "UNSUPPORTED");
+    assert!(error.message().contains("there are none"), "{error:?}");
+    assert_eq!(rig.store.stats().transactions, before);
+    create().network("none").wait().await.unwrap();
+    rig.sound();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_limit_that_would_not_hold_is_refused_before_anything_is_written() {
     let why = "no quotas here";
     let config = SimConfig {
