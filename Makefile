@@ -66,9 +66,11 @@ prove:
 	cargo run --quiet -p overwinter-sim --bin overwinter-sim -- --profile all --seeds 0..5
 	cargo run --quiet -p overwinter-sim --bin overwinter-sim -- --profile unfenced --seeds 0..10
 
-# Four verbs, two crashes, two lost replies, one late effect, one mishap: wants some GB of memory.
+# Two crashes, two lost replies, one late effect and one mishap in one history: with three verbs every
+# state, with four the first eight million of each backend, breadth first (7 GB of memory).
 prove-long:
-	cargo run --release --quiet -p overwinter-sim --bin overwinter-model
+	cargo run --profile prove --quiet -p overwinter-sim --bin overwinter-model -- --verbs 3
+	cargo run --profile prove --quiet -p overwinter-sim --bin overwinter-model -- --limit 8000000
 	cargo run --profile prove --quiet -p overwinter-sim --bin overwinter-sim -- --profile all --seeds 0..100 --coverage --no-zeros
 	cargo run --profile prove --quiet -p overwinter-sim --bin overwinter-sim -- --profile unfenced --seeds 0..100
 
