@@ -93,6 +93,6 @@ pub trait Agent: Send + Sync + 'static {
     async fn gone(&self);
 
     /// Ends the connection from this end, whoever still has calls on it: newer credentials have
-    /// revoked it. An agent without a connection has nothing to end.
+    /// revoked it, or a newer connection has taken its place. An agent without a connection has nothing to end.
     fn hang_up(&self) {}
 }

@@ -10,6 +10,7 @@ use overwinter_driver::attach::{AttachProof, AttachRefused, Io};
 use overwinter_driver::{Agent, AttachPort, Credentials, Peer, session};
 use overwinter_lifecycle::ids::{Incarnation, SandboxId};
 
+use super::connections::Connections;
 use super::credentials::CredentialKey;
 use super::slot::Slot;
 
@@ -27,6 +28,7 @@ struct Slots {
 pub struct Hub {
     key: CredentialKey,
     slots: Arc<Mutex<Slots>>,
+    connections: Connections,
 }
 
 impl Hub {
@@ -35,6 +37,7 @@ impl Hub {
         Self {
             key,
             slots: Arc::default(),
+            connections: Connections::default(),
         }
     }
 
@@ -159,7 +162,10 @@ impl Hub {
 
 impl AttachPort for Hub {
     fn connection(&self, sandbox: SandboxId, io: Box<dyn Io>, _peer: Peer) {
-        tokio::spawn(self.clone().serve(sandbox, io));
+        // Too many: closed without a word, as nobody in need of one has so many.
+        if let Some(io) = self.connections.count(sandbox, io) {
+            tokio::spawn(self.clone().serve(sandbox, io));
+        }
     }
 
     fn agent(

@@ -3,9 +3,11 @@
 //! | module | its one idea |
 //! |---|---|
 //! | [`credentials`] | tokens, derived; secrets, compared by hash |
+//! | `connections` | how many one sandbox may have |
 //! | [`slot`] | one awake sandbox: its session, its gate, its use |
 //! | [`hub`] | all of them, and the door that supervisors knock on |
 
+mod connections;
 pub mod credentials;
 pub mod hub;
 pub mod slot;

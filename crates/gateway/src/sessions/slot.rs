@@ -148,22 +148,27 @@ impl Slot {
         first
     }
 
-    /// Installs a session whose proof was verified; the newest connection wins. None: newer
-    /// credentials were issued in between.
+    /// Installs a session whose proof was verified; the newest connection wins, and the one before
+    /// is let go: a supervisor dials again only when it has lost it. None: newer credentials were
+    /// issued in between.
     pub(super) fn install(&self, proof: &AttachProof, agent: Arc<dyn Agent>) -> Option<u64> {
-        self.change(|state| {
+        let (number, before) = self.change(|state| {
             state
                 .expected
                 .filter(|expected| expected.incarnation == proof.incarnation)?;
             state.sessions += 1;
-            state.session = Some(Session {
+            let before = state.session.replace(Session {
                 incarnation: proof.incarnation,
                 agent,
                 secret: hash(&proof.secret),
                 number: state.sessions,
             });
-            Some(state.sessions)
-        })
+            Some((state.sessions, before))
+        })?;
+        if let Some(before) = before {
+            before.agent.hang_up();
+        }
+        Some(number)
     }
 
     pub(super) fn gone(&self, number: u64) {
