@@ -14,7 +14,9 @@
 //! Each file has one gateway, with a neighbour that is asked after each case.
 #![allow(clippy::unwrap_used)]
 
+mod attach;
 mod attack;
+mod dial;
 mod kernel;
 mod reach;
 mod stage;
