@@ -17,6 +17,7 @@ use tokio::task::AbortHandle;
 use wire::__buffa::oneof::{read_file_response, write_file_request};
 use wire::__buffa::view;
 
+use super::budget::Metered;
 use super::error::from_wire;
 use super::handshake::SWITCHING;
 use super::link::{Link, LinkIo};
@@ -33,6 +34,8 @@ const FRAME: u32 = 1 << 20;
 const SEND_BUFFER: usize = 2 << 20;
 /// A listing of a large folder comes as one message. Headers are the supervisor's, so a few.
 const MAX_MESSAGE: usize = 16 << 20;
+/// An answer that says no more than that it was done, or what one file is.
+const SMALL_MESSAGE: usize = 64 << 10;
 const MAX_HEADER_LIST: u32 = 16 << 10;
 
 type Client<T> = wire::SupervisorServiceClient<T>;
@@ -41,6 +44,8 @@ type Client<T> = wire::SupervisorServiceClient<T>;
 /// ended.
 pub struct SupervisorAgent {
     client: Client<Transport>,
+    /// For calls whose answers are small.
+    small: Client<Transport>,
     transport: Transport,
 }
 
@@ -76,16 +81,17 @@ pub async fn accept(mut io: Box<dyn Io>) -> Result<Arc<SupervisorAgent>, AgentEr
         .map_err(|_| AgentError::Gone)?;
     let transport = Transport::new(sender, connection, link);
     Ok(Arc::new(SupervisorAgent {
-        client: Client::new(transport.clone(), config()),
+        client: Client::new(transport.clone(), config(MAX_MESSAGE)),
+        small: Client::new(transport.clone(), config(SMALL_MESSAGE)),
         transport,
     }))
 }
 
 /// gRPC: the connection is HTTP/2 and both ends are ours, so nothing is gained by more.
-fn config() -> ClientConfig {
+fn config(max_message: usize) -> ClientConfig {
     ClientConfig::new(http::Uri::from_static("http://supervisor"))
         .with_protocol(Protocol::Grpc)
-        .with_default_max_message_size(MAX_MESSAGE)
+        .with_default_max_message_size(max_message)
 }
 
 impl SupervisorAgent {
@@ -114,7 +120,7 @@ impl Drop for Feeder {
 }
 
 struct ExecOutput {
-    receiver: BidiRecvHalf<Incoming, view::ExecResponseView<'static>>,
+    receiver: BidiRecvHalf<Metered<Incoming>, view::ExecResponseView<'static>>,
     transport: Transport,
     _feeder: Feeder,
 }
@@ -135,12 +141,12 @@ macro_rules! messages {
 }
 
 struct Download {
-    stream: ServerStream<DivertedBody<Incoming>, view::ReadFileResponseView<'static>>,
+    stream: ServerStream<DivertedBody<Metered<Incoming>>, view::ReadFileResponseView<'static>>,
     transport: Transport,
 }
 
 struct Events {
-    stream: ServerStream<Incoming, view::ProcessEventView<'static>>,
+    stream: ServerStream<Metered<Incoming>, view::ProcessEventView<'static>>,
     transport: Transport,
 }
 
@@ -182,7 +188,7 @@ impl Agent for SupervisorAgent {
 
     async fn signal_process(&self, process_id: String, signal: i32) -> AgentResult<()> {
         let request = wire::SignalProcessRequest { process_id, signal };
-        let answer = self.client.signal_process(request).await;
+        let answer = self.small.signal_process(request).await;
         answer.map(drop).map_err(|e| self.error(e))
     }
 
@@ -222,7 +228,9 @@ impl Agent for SupervisorAgent {
             aside: aside.clone(),
             max_message: MAX_MESSAGE,
         };
-        let stream = Client::new(transport, config()).read_file(request).await;
+        let stream = Client::new(transport, config(SMALL_MESSAGE))
+            .read_file(request)
+            .await;
         let state = Download {
             stream: stream.map_err(|e| self.error(e))?,
             transport: self.transport.clone(),
@@ -250,7 +258,7 @@ impl Agent for SupervisorAgent {
             })
         });
         let transport = content::Upload::new(self.transport.clone(), parts);
-        let answer = Client::new(transport, config())
+        let answer = Client::new(transport, config(SMALL_MESSAGE))
             .write_file(futures::stream::empty())
             .await;
         let answer = answer.map_err(|e| self.error(e))?.into_owned();
@@ -258,7 +266,7 @@ impl Agent for SupervisorAgent {
     }
 
     async fn stat_file(&self, request: wire::StatFileRequest) -> AgentResult<wire::FileInfo> {
-        let answer = self.client.stat_file(request).await;
+        let answer = self.small.stat_file(request).await;
         let answer = answer.map_err(|e| self.error(e))?.into_owned();
         answer.info.into_option().ok_or_else(|| incomplete("info"))
     }
@@ -272,17 +280,17 @@ impl Agent for SupervisorAgent {
     }
 
     async fn make_directory(&self, request: wire::MakeDirectoryRequest) -> AgentResult<()> {
-        let answer = self.client.make_directory(request).await;
+        let answer = self.small.make_directory(request).await;
         answer.map(drop).map_err(|e| self.error(e))
     }
 
     async fn rename_file(&self, request: wire::RenameFileRequest) -> AgentResult<()> {
-        let answer = self.client.rename_file(request).await;
+        let answer = self.small.rename_file(request).await;
         answer.map(drop).map_err(|e| self.error(e))
     }
 
     async fn remove_file(&self, request: wire::RemoveFileRequest) -> AgentResult<()> {
-        let answer = self.client.remove_file(request).await;
+        let answer = self.small.remove_file(request).await;
         answer.map(drop).map_err(|e| self.error(e))
     }
 
@@ -301,7 +309,7 @@ impl Agent for SupervisorAgent {
 
     async fn unquiesce(&self) -> AgentResult<()> {
         let request = wire::UnquiesceRequest::default();
-        let answer = self.client.unquiesce(request).await;
+        let answer = self.small.unquiesce(request).await;
         answer.map(drop).map_err(|e| self.error(e))
     }
 

@@ -10,6 +10,7 @@
 //! dials it again from this side.
 
 mod agent;
+mod budget;
 mod error;
 mod handshake;
 mod link;

@@ -15,6 +15,8 @@ use uuid::Uuid;
 
 /// Bytes of a command that are kept.
 const COMMAND_KEPT: usize = 4096;
+/// And of a text of the supervisor's own: a user's name, why a program could not be run.
+const TEXT_KEPT: usize = 1024;
 const SIGKILL: i32 = 9;
 
 #[must_use]
@@ -100,7 +102,7 @@ pub fn learnt(info: &wire::ProcessInfo) -> Option<ProcessResult> {
         "started_at_ms": info.started_at_ms,
         "tty": info.tty,
         "main": info.main,
-        "user": info.user,
+        "user": cut(&info.user),
     });
     if let Some(end) = info.exit.as_option().and_then(ended) {
         complete(&mut learnt, end);
@@ -134,7 +136,7 @@ pub fn ended(exit: &wire::ExitResult) -> Option<ProcessResult> {
             "code": exit.code,
             "signal": exit.signal,
             ProcessResult::CAUSE: cause,
-            "error": exit.error,
+            "error": cut(&exit.error),
             "stdout_bytes": exit.stdout_bytes,
             "stderr_bytes": exit.stderr_bytes,
         }),
@@ -163,16 +165,41 @@ pub fn complete(known: &mut ProcessResult, later: ProcessResult) {
     }
 }
 
+/// As much of a text as is worth keeping.
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_KEPT)]
+}
+
+/// How many bytes it takes to keep, about.
+#[must_use]
+pub fn weight(result: &ProcessResult) -> usize {
+    const EACH: usize = 200;
+    let texts = |value: &serde_json::Value| value.as_str().map_or(0, str::len);
+    let body = result
+        .body
+        .as_object()
+        .into_iter()
+        .flat_map(|body| body.values());
+    EACH + body
+        .map(|value| match value.as_array() {
+            Some(words) => words.iter().map(|word| texts(word) + EACH / 4).sum(),
+            None => texts(value),
+        })
+        .sum::<usize>()
+}
+
 /// As much of a command as is worth keeping of a thousand.
 fn shortened(command: &[String]) -> Vec<&str> {
     let mut room = COMMAND_KEPT;
     let mut kept = Vec::new();
     for word in command {
-        if word.len() > room {
+        // A word of nothing costs as well.
+        let cost = word.len() + 1;
+        if cost > room {
             kept.push("…");
             break;
         }
-        room -= word.len();
+        room -= cost;
         kept.push(word.as_str());
     }
     kept

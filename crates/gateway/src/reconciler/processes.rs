@@ -10,6 +10,7 @@
 //! a suspension, in the transaction that records that its compute is gone.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,17 +31,30 @@ use crate::sessions::{Session, Slot};
 const MOMENT: Duration = Duration::from_millis(200);
 /// Between two tries of what fails: a store that refuses, a watch that is refused.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Of a watch that goes on failing: each one begins with all there is, and costs as much.
+const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 /// Of one sandbox; as many as the store keeps.
 const KEPT: usize = 1_000;
 
+/// Bytes of one sandbox that wait to be written; who tells more waits too.
+const PENDING: usize = 64 << 10;
+
 /// Ordered: what is written, is written in the same order in every run.
-type BySandbox = BTreeMap<SandboxId, BTreeMap<Uuid, ProcessResult>>;
+type BySandbox = BTreeMap<SandboxId, Pending>;
+
+#[derive(Default)]
+struct Pending {
+    processes: BTreeMap<Uuid, ProcessResult>,
+    /// About.
+    bytes: usize,
+}
 
 /// Learnt and not written yet. In memory: see the module.
 #[derive(Default)]
 pub(super) struct Learnt {
     processes: Mutex<BySandbox>,
     arrived: Notify,
+    taken: Notify,
 }
 
 impl Learnt {
@@ -54,27 +68,54 @@ impl Learnt {
         {
             let mut all = self.lock();
             let of_sandbox = all.entry(sandbox).or_default();
-            if let Some(known) = of_sandbox.get_mut(&learnt.process) {
-                process::complete(known, learnt);
-            } else if of_sandbox.len() < KEPT {
-                of_sandbox.insert(learnt.process, learnt);
+            let bytes = process::weight(&learnt);
+            let known = of_sandbox.processes.len();
+            match of_sandbox.processes.entry(learnt.process) {
+                Entry::Occupied(mut earlier) => {
+                    process::complete(earlier.get_mut(), learnt);
+                    of_sandbox.bytes += bytes;
+                }
+                Entry::Vacant(place) if known < KEPT => {
+                    place.insert(learnt);
+                    of_sandbox.bytes += bytes;
+                }
+                Entry::Vacant(_) => {}
             }
             // More than the store would keep comes again with the next watch, if ever.
         }
         self.arrived.notify_one();
     }
 
+    /// The same, once there is room: a supervisor may tell of any number of processes, as fast as
+    /// it likes, and is read no faster than that is written.
+    async fn learn(&self, sandbox: SandboxId, learnt: ProcessResult) {
+        loop {
+            let taken = self.taken.notified();
+            tokio::pin!(taken);
+            // Enabled before the look, so that no write falls between.
+            taken.as_mut().enable();
+            let full = |of: &Pending| of.bytes >= PENDING;
+            if !self.lock().get(&sandbox).is_some_and(full) {
+                return self.note(sandbox, learnt);
+            }
+            taken.await;
+        }
+    }
+
     /// For a recording of its owner.
     pub(super) fn take(&self, sandbox: SandboxId) -> Vec<ProcessResult> {
         let taken = self.lock().remove(&sandbox);
-        taken.into_iter().flat_map(BTreeMap::into_values).collect()
+        self.taken.notify_waiters();
+        let processes = taken.into_iter().flat_map(|taken| taken.processes);
+        processes.map(|(_, learnt)| learnt).collect()
     }
 
     fn take_all(&self) -> Vec<(SandboxId, Vec<ProcessResult>)> {
         let taken = std::mem::take(&mut *self.lock());
+        self.taken.notify_waiters();
         let taken = taken.into_iter();
         taken
-            .map(|(sandbox, learnt)| (sandbox, learnt.into_values().collect()))
+            .map(|(sandbox, learnt)| (sandbox, learnt.processes.into_values().collect()))
             .collect()
     }
 }
@@ -130,7 +171,9 @@ impl Reconciler {
     }
 
     async fn follow_session(&self, slot: &Slot, session: &Session, main: &mut Main) {
+        let mut pause = PAUSE;
         loop {
+            let begun = self.ports.clock.monotonic();
             match self.watch(slot, session, main).await {
                 Ok(()) | Err(AgentError::Gone) => return,
                 // It fell behind, or was refused: the next watch begins with the state.
@@ -138,7 +181,11 @@ impl Reconciler {
                     tracing::warn!(sandbox = %slot.id, %error, "its processes are watched again");
                 }
             }
-            self.ports.clock.sleep(PAUSE).await;
+            if self.ports.clock.monotonic().saturating_sub(begun) > LONGEST_PAUSE {
+                pause = PAUSE;
+            }
+            self.ports.clock.sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
             let newest = slot.session().map(|newest| newest.number);
             if newest != Some(session.number) {
                 return;
@@ -161,12 +208,12 @@ impl Reconciler {
                 }
                 wire::process_event::Event::Started(info) => {
                     if let Some(learnt) = process::learnt(info) {
-                        self.learnt.note(slot.id, learnt);
+                        self.learnt.learn(slot.id, learnt).await;
                     }
                 }
                 wire::process_event::Event::Exited(exit) => {
                     if let Some(learnt) = process::ended(exit) {
-                        self.learnt.note(slot.id, learnt);
+                        self.learnt.learn(slot.id, learnt).await;
                     }
                 }
             }
@@ -194,13 +241,13 @@ impl Reconciler {
             match known.remove(&learnt.process) {
                 Some(false) => {}
                 Some(true) if learnt.exited_at.is_none() => {}
-                Some(true) | None => self.learnt.note(id, learnt),
+                Some(true) | None => self.learnt.learn(id, learnt).await,
             }
         }
         // Inside nobody knows of them any more.
         for (id_of_lost, _) in known.into_iter().filter(|(_, running)| *running) {
             let lost = process::lost(id_of_lost, self.ports.clock.wall());
-            self.learnt.note(id, lost);
+            self.learnt.learn(id, lost).await;
         }
     }
 }
