@@ -88,6 +88,11 @@ impl Gateway {
         Ok(std::fs::write(&self.config, text)?)
     }
 
+    /// Another program as PID 1, for every configuration that is set from now on.
+    pub fn set_supervisor(&mut self, path: PathBuf) {
+        self.supervisor = path;
+    }
+
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()

@@ -131,6 +131,10 @@ impl Stage {
             client,
             before: _,
         } = self;
+        // All at once: some wait for a supervisor that does not answer.
+        let all = client.list().all().await?;
+        let deletes = all.iter().map(|sandbox| client.delete(sandbox.id()).wait());
+        futures::future::try_join_all(deletes).await?;
         drop(client);
         gateway.end().await
     }
