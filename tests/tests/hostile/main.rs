@@ -17,6 +17,11 @@
 mod attach;
 mod attack;
 mod dial;
+mod files;
 mod kernel;
+mod liar;
 mod reach;
+mod records;
+mod resources;
 mod stage;
+mod supervisor;

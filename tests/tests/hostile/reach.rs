@@ -101,7 +101,6 @@ async fn nothing_outside_can_be_reached() -> anyhow::Result<()> {
     ]
     .into();
     let knows = json!({
-        "root": "/",
         "folder": folder,
         "port": port,
         "other_port": 7_777,

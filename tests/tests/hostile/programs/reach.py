@@ -1,8 +1,3 @@
-import struct
-
-root = knows["root"]
-
-
 def connect(family, address):
     def tried():
         with socket.socket(family, socket.SOCK_STREAM) as it:
