@@ -117,14 +117,9 @@ async fn nothing_outside_can_be_reached() -> anyhow::Result<()> {
     let text = format!("{PRELUDE}\n{VICTIM}");
     let command = ["/usr/bin/python3", "-c", &text, &knows.to_string()];
     let mut listening = stage.client.command("victim", command).exec().await?;
-    loop {
-        match listening.next().await.context("the victim has ended")? {
-            ExecEvent::Stdout(said) => {
-                ensure!(said.starts_with(b"listening"), "{said:?}");
-                break;
-            }
-            other => bail!("the victim says {other:?}"),
-        }
+    match listening.next().await.context("the victim has ended")? {
+        ExecEvent::Stdout(said) => ensure!(said.starts_with(b"listening"), "{said:?}"),
+        other => bail!("the victim says {other:?}"),
     }
 
     for runtime in runtimes {

@@ -121,7 +121,7 @@ impl Stage {
         let folder = overwinter_tests::leftovers::volatile_folder(&self.gateway.data_dir());
         Ok(folder
             .context("no folder in memory")?
-            .join(sandbox.id().to_string())
+            .join(sandbox.id())
             .join("attach"))
     }
 
