@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 use wire::__buffa::oneof::{read_file_response, write_file_request};
 use wire::__buffa::view;
 
-use super::budget::Metered;
+use super::budget::{Budgeted, Metered};
 use super::error::from_wire;
 use super::handshake::SWITCHING;
 use super::link::{Link, LinkIo};
@@ -43,9 +43,9 @@ type Client<T> = wire::SupervisorServiceClient<T>;
 /// A supervisor that has attached. Dropping it closes the connection once its open streams have
 /// ended.
 pub struct SupervisorAgent {
-    client: Client<Transport>,
+    client: Client<Budgeted<Transport>>,
     /// For calls whose answers are small.
-    small: Client<Transport>,
+    small: Client<Budgeted<Transport>>,
     transport: Transport,
 }
 
@@ -81,8 +81,8 @@ pub async fn accept(mut io: Box<dyn Io>) -> Result<Arc<SupervisorAgent>, AgentEr
         .map_err(|_| AgentError::Gone)?;
     let transport = Transport::new(sender, connection, link);
     Ok(Arc::new(SupervisorAgent {
-        client: Client::new(transport.clone(), config(MAX_MESSAGE)),
-        small: Client::new(transport.clone(), config(SMALL_MESSAGE)),
+        client: Client::new(Budgeted(transport.clone()), config(MAX_MESSAGE)),
+        small: Client::new(Budgeted(transport.clone()), config(SMALL_MESSAGE)),
         transport,
     }))
 }
@@ -141,7 +141,7 @@ macro_rules! messages {
 }
 
 struct Download {
-    stream: ServerStream<DivertedBody<Metered<Incoming>>, view::ReadFileResponseView<'static>>,
+    stream: ServerStream<Metered<DivertedBody<Incoming>>, view::ReadFileResponseView<'static>>,
     transport: Transport,
 }
 
@@ -228,7 +228,7 @@ impl Agent for SupervisorAgent {
             aside: aside.clone(),
             max_message: MAX_MESSAGE,
         };
-        let stream = Client::new(transport, config(SMALL_MESSAGE))
+        let stream = Client::new(Budgeted(transport), config(MAX_MESSAGE))
             .read_file(request)
             .await;
         let state = Download {

@@ -19,8 +19,16 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use connectrpc::ConnectError;
+use connectrpc::client::{BoxFuture, ClientBody, ClientTransport};
 use futures::task::AtomicWaker;
+use http::{Request, Response};
 use http_body::{Body, Frame};
+use overwinter_api::supervisor::{
+    SUPERVISOR_SERVICE_EXEC_SPEC, SUPERVISOR_SERVICE_READ_FILE_SPEC,
+    SUPERVISOR_SERVICE_WATCH_PROCESSES_SPEC,
+};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Of each answer; more than a piece of output.
 const FREE: usize = 128 << 10;
@@ -112,6 +120,43 @@ impl Drop for Claim {
     }
 }
 
+/// A transport whose answers are counted, as the library that puts their messages together sees them.
+#[derive(Clone, Debug)]
+pub(super) struct Budgeted<T>(pub(super) T);
+
+impl<T> ClientTransport for Budgeted<T>
+where
+    T: ClientTransport<Error = ConnectError>,
+    T::ResponseBody: Unpin,
+    <T::ResponseBody as Body>::Error: Into<BoxError>,
+{
+    type ResponseBody = Metered<T::ResponseBody>;
+    type Error = ConnectError;
+
+    fn send(
+        &self,
+        request: Request<ClientBody>,
+    ) -> BoxFuture<'static, Result<Response<Self::ResponseBody>, ConnectError>> {
+        let shape = shape_of(request.uri().path());
+        let sent = self.0.send(request);
+        Box::pin(async move { Ok(sent.await?.map(|body| Metered::new(body, shape))) })
+    }
+}
+
+/// Of the answer to a call, by its path.
+fn shape_of(path: &str) -> Shape {
+    let streams = [
+        &SUPERVISOR_SERVICE_EXEC_SPEC,
+        &SUPERVISOR_SERVICE_WATCH_PROCESSES_SPEC,
+        &SUPERVISOR_SERVICE_READ_FILE_SPEC,
+    ];
+    if streams.iter().any(|spec| spec.procedure == path) {
+        Shape::Many
+    } else {
+        Shape::One
+    }
+}
+
 /// Whether the next message of an answer makes the one before it one's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
@@ -176,10 +221,10 @@ impl<B> Metered<B> {
 
 impl<B: Body<Data = Bytes> + Unpin> Body for Metered<B>
 where
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B::Error: Into<BoxError>,
 {
     type Data = Bytes;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
@@ -229,8 +274,6 @@ mod tests {
             Metered::new(StreamBody::new(receiver.boxed()), shape),
         )
     }
-
-    type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
     fn send(sender: &Sender, data: Vec<u8>) {
         sender.unbounded_send(Ok(Frame::data(data.into()))).unwrap();

@@ -8,12 +8,7 @@ use http::{Request, Response};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
-use overwinter_api::supervisor::{
-    SUPERVISOR_SERVICE_EXEC_SPEC, SUPERVISOR_SERVICE_READ_FILE_SPEC,
-    SUPERVISOR_SERVICE_WATCH_PROCESSES_SPEC,
-};
 
-use super::budget::{Metered, Shape};
 use super::link::Link;
 
 /// Clones are cheap and use the same connection. It never dials.
@@ -66,29 +61,14 @@ impl Transport {
     }
 }
 
-/// Of the answer to a call, by its path.
-fn shape_of(path: &str) -> Shape {
-    let streams = [
-        &SUPERVISOR_SERVICE_EXEC_SPEC,
-        &SUPERVISOR_SERVICE_WATCH_PROCESSES_SPEC,
-        &SUPERVISOR_SERVICE_READ_FILE_SPEC,
-    ];
-    if streams.iter().any(|spec| spec.procedure == path) {
-        Shape::Many
-    } else {
-        Shape::One
-    }
-}
-
 impl ClientTransport for Transport {
-    type ResponseBody = Metered<Incoming>;
+    type ResponseBody = Incoming;
     type Error = ConnectError;
 
     fn send(
         &self,
         request: Request<ClientBody>,
     ) -> BoxFuture<'static, Result<Response<Self::ResponseBody>, ConnectError>> {
-        let shape = shape_of(request.uri().path());
         let sent = {
             let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
             sender.as_mut().map(|sender| sender.send_request(request))
@@ -109,7 +89,7 @@ impl ClientTransport for Transport {
                     response.headers_mut().remove(name);
                 }
             }
-            Ok(response.map(|body| Metered::new(body, shape)))
+            Ok(response)
         })
     }
 }
