@@ -1,5 +1,5 @@
-//! The gateway's death: at any await point, before and after any step of an owner, before and after
-//! any commit. What is behind that point does not happen, and what was committed stays.
+//! The gateway's death: at any call of the backend or sleep, before and after any step of an owner, before
+//! and after any commit. What is behind that point does not happen, and what was committed stays.
 
 use std::collections::BTreeSet;
 use std::fmt;

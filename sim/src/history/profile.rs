@@ -230,7 +230,7 @@ impl Profile {
         }
     }
 
-    /// A backend far away: what was sent to it can arrive after its retry, or after a delete.
+    /// A backend far away: what was sent to it can arrive after its retry.
     #[must_use]
     pub fn remote() -> Self {
         let tight = Self::tight();
