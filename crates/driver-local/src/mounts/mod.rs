@@ -179,8 +179,9 @@ pub(crate) fn in_memory(folder: &Path) -> Result<(), LocalError> {
 
 /// Undoes [`in_memory`] where nothing is left in it.
 pub(crate) fn leave_memory(folder: &Path) {
-    if is_empty(folder).is_ok_and(|is| is) {
-        release(folder);
+    if is_empty(folder).is_ok_and(|is| is) && is_mount_point(folder).is_ok_and(|is| is) {
+        // Whoever still has one of its folders open, as a supervisor that is ending, keeps nobody waiting.
+        let _ = unmount(folder, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
     }
 }
 
