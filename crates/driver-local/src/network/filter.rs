@@ -25,11 +25,14 @@ const NEVER: [&str; 8] = [
 ];
 
 /// Closed unless the configuration opens it.
-const CLOSED: [&str; 12] = [
+const CLOSED: [&str; 13] = [
     "10.0.0.0/8",
     "100.64.0.0/10",
     // Link-local, and what clouds serve credentials from.
     "169.254.0.0/16",
+    // Azure's, which serves a machine's own certificates from a public address
+    // (learn.microsoft.com, "What is IP address 168.63.129.16?").
+    "168.63.129.16/32",
     "172.16.0.0/12",
     "192.168.0.0/16",
     "198.18.0.0/15",
@@ -123,11 +126,11 @@ impl Filter {
         oifname \"lo\" accept
         icmpv6 type {{ nd-neighbor-solicit, nd-neighbor-advert }} accept
         meta l4proto {{ icmp, icmpv6 }} goto refuse
+        meta l4proto udp ct state new ct count over {UDP_FLOWS} goto refuse
         udp dport 53 ip daddr {DNS4} accept
         udp dport 53 ip6 daddr {DNS6} accept
         ip daddr @never4 goto refuse
         ip6 daddr @never6 goto refuse
-        meta l4proto udp ct state new ct count over {UDP_FLOWS} goto refuse
         ip daddr @allowed4 accept
         ip6 daddr @allowed6 accept
         ip daddr @closed4 goto refuse
@@ -169,8 +172,9 @@ pub(super) fn close(own: &[Own]) -> String {
     text
 }
 
-/// Flows of UDP at a time.
-const UDP_FLOWS: u32 = 4096;
+/// Flows of UDP at a time, name servers' too. For each, pasta holds a port of this host for three minutes,
+/// six times as long as a flow without an answer is counted: a sandbox holds some thousands at most.
+const UDP_FLOWS: u32 = 512;
 
 fn set(name: &str, version: &str, nets: &[IpNet]) -> String {
     let kind = if version == "4" {
