@@ -92,7 +92,8 @@ async fn take_all(stage: &Stage, runtime: &str) -> anyhow::Result<()> {
         }
         let said = attack(stage, &name, script).await?;
         match what {
-            "spin" => ensure!(said.contains("spun"), "{said}"),
+            // As below: on gVisor there may be no thread left for its own.
+            "spin" => ensure!(runtime != "runc" || said.contains("spun"), "{said}"),
             // It must not have come to its end by itself.
             "memory" => ensure!(!said.starts_with("0 "), "{said}"),
             // On gVisor the limit counts threads of its own too, without which it ends.

@@ -2,7 +2,7 @@
 //! again, and see that nothing was lost.
 
 use std::os::unix::process::ExitStatusExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use overwinter_client::{Achieved, Client, Code, Depth, Phase, raw};
@@ -59,6 +59,9 @@ pub(crate) async fn learn(
     gateway.kill().await?;
     let mut trace = Trace::of(gateway)?;
     gateway.run().await?;
+    if scenario.before() == Some(State::Ready) {
+        attached(&gateway.client(), name).await?;
+    }
     ask(gateway, scenario, name, &before).await?;
     let end = format!("{}.", scenario.verb());
     let points = trace
@@ -69,6 +72,19 @@ pub(crate) async fn learn(
     gateway.run().await?;
     check(gateway, scenario, name, before, true).await?;
     Ok(points)
+}
+
+/// Waits until its supervisor has found the gateway that was started: a stop that finds none goes on without
+/// it, and comes to fewer points. No event tells a client of it.
+async fn attached(client: &Client, name: &str) -> anyhow::Result<()> {
+    let until = Instant::now() + END;
+    loop {
+        match sh(client, name, "true").await {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() > until => return Err(error),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
 }
 
 /// Runs one cell; an error says what did not hold.
