@@ -16,9 +16,8 @@ fuzz_target!(|bytes: &[u8]| {
             let Ok(spec) = v1::SandboxSpec::decode_from_slice(bytes) else {
                 return;
             };
-            if let Ok(spec) = convert::to_spec(spec, "local") {
-                assert!(!spec.driver.is_empty() && !spec.network.is_empty());
-            }
+            let spec = convert::to_spec(spec, "local");
+            assert!(!spec.driver.is_empty() && !spec.network.is_empty());
         }
         1 => {
             let Ok(config) = v1::SandboxConfig::decode_from_slice(bytes) else {
