@@ -39,8 +39,8 @@ pub enum NoNetwork {
     #[error("{0}")]
     NotHere(String),
     /// Holds the names of those that there are.
-    #[error("there are {0}")]
-    Unknown(String),
+    #[error("its networks: {}", .0.join(", "))]
+    Unknown(Vec<String>),
 }
 
 impl NetworkOffer {
@@ -103,8 +103,8 @@ impl Description {
             Some(None) => Ok(()),
             Some(Some(why)) => Err(NoNetwork::NotHere(why.clone())),
             None => {
-                let names: Vec<_> = self.networks.iter().map(|it| it.name.as_str()).collect();
-                Err(NoNetwork::Unknown(names.join(", ")))
+                let names = self.networks.iter().map(|it| it.name.clone());
+                Err(NoNetwork::Unknown(names.collect()))
             }
         }
     }

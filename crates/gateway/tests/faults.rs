@@ -390,7 +390,7 @@ async fn a_network_that_is_not_there_is_refused_before_anything_is_written() {
     let create = || rig.client.create().name("a").image("image");
     let error = create().network("internet").wait().await.unwrap_err();
     assert_eq!(error.reason(), "UNSUPPORTED");
-    assert!(error.message().contains("there are none"), "{error:?}");
+    assert!(error.message().contains("its networks: none"), "{error:?}");
     assert_eq!(rig.store.stats().transactions, before);
     create().network("none").wait().await.unwrap();
     rig.sound();
