@@ -230,16 +230,19 @@ fn overlay() -> Check {
     }
 }
 
+/// What only root can try. None: it can be tried.
+fn untried(name: &'static str) -> Option<Check> {
+    (!geteuid().is_root()).then(|| {
+        let why = "not tried: needs root";
+        Check::new(name, Status::Warn, why, "run doctor as root")
+    })
+}
+
 /// Tried out where the storage will be: whether a filesystem can do it is not written anywhere.
 fn id_mapped_mounts(folder: &Path) -> Check {
     const NAME: &str = "id-mapped mounts";
-    if !geteuid().is_root() {
-        return Check::new(
-            NAME,
-            Status::Warn,
-            "not tried: needs root",
-            "run doctor as root",
-        );
+    if let Some(untried) = untried(NAME) {
+        return untried;
     }
     match crate::mounts::try_mapping(folder) {
         Ok(()) => Check::ok(NAME, format!("on the filesystem of {}", folder.display())),
@@ -255,13 +258,8 @@ fn id_mapped_mounts(folder: &Path) -> Check {
 /// `--image host` takes this host's own `/usr`.
 fn image_host() -> Check {
     const NAME: &str = "image `host`";
-    if !geteuid().is_root() {
-        return Check::new(
-            NAME,
-            Status::Warn,
-            "not tried: needs root",
-            "run doctor as root",
-        );
+    if let Some(untried) = untried(NAME) {
+        return untried;
     }
     match crate::image::host::check(Path::new("/")) {
         Ok(()) => Check::ok(NAME, "made of /usr"),
