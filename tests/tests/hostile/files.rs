@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::io::AsyncReadExt;
 
 use crate::attack::{self, check};
-use crate::stage::{Image, PATIENCE, Stage, has_gvisor, has_python};
+use crate::stage::{Image, PATIENCE, Stage, has_python, runtimes};
 
 const PROGRAM: &str = include_str!("programs/files.py");
 const OUTSIDE: &str = "of the host";
@@ -31,10 +31,7 @@ async fn no_file_of_a_sandbox_is_more_than_a_file() -> anyhow::Result<()> {
     if !has_python()? {
         return Ok(());
     }
-    let mut runtimes = vec!["runc"];
-    if has_gvisor()? {
-        runtimes.push("runsc");
-    }
+    let runtimes = runtimes()?;
     let stage = Stage::open().await?;
     let outside = stage.gateway.folder().join("outside");
     std::fs::write(&outside, OUTSIDE)?;

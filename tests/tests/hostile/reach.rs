@@ -16,7 +16,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::attack::{self, PRELUDE, check};
-use crate::stage::{Image, Stage, has_gvisor, has_python};
+use crate::stage::{Image, Stage, has_python, runtimes};
 
 const PROGRAM: &str = include_str!("programs/reach.py");
 const VICTIM: &str = include_str!("programs/victim.py");
@@ -67,10 +67,7 @@ async fn nothing_outside_can_be_reached() -> anyhow::Result<()> {
     if !has_python()? {
         return Ok(());
     }
-    let mut runtimes = vec!["runc"];
-    if has_gvisor()? {
-        runtimes.push("runsc");
-    }
+    let runtimes = runtimes()?;
     let stage = Stage::open().await?;
     let victim = stage.tenant("victim", Image::Host, "runc").await?;
 
@@ -87,11 +84,12 @@ async fn nothing_outside_can_be_reached() -> anyhow::Result<()> {
     let data = stage.gateway.data_dir();
     let attach = stage.attach_folder(&victim)?;
     let storage = data.join("local/sandboxes").join(victim.id());
+    let home = std::env::home_dir().context("root has no home")?;
     let paths: Vec<PathBuf> = [
         PathBuf::from("/etc/shadow"),
         "/etc/ssh".into(),
-        "/root/.ssh".into(),
-        "/root/.bashrc".into(),
+        home.join(".ssh"),
+        home.join(".bashrc"),
         secret,
         data.join("state.db"),
         storage.join("workspace"),
@@ -197,10 +195,7 @@ fn digest(folder: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
 
 #[tokio::test]
 async fn nothing_is_written_through_to_the_image() -> anyhow::Result<()> {
-    let mut runtimes = vec!["runc"];
-    if has_gvisor()? {
-        runtimes.push("runsc");
-    }
+    let runtimes = runtimes()?;
     let stage = Stage::open().await?;
     let image = stage.gateway.image.root.clone();
     let before = digest(&image)?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use overwinter_client::{Phase, Sandbox};
 
-use crate::stage::{PATIENCE, Stage, has_gvisor};
+use crate::stage::{PATIENCE, Stage, runtimes};
 
 /// More than any attack goes on.
 const STUCK: Duration = Duration::from_secs(60);
@@ -105,10 +105,7 @@ async fn take_all(stage: &Stage, runtime: &str) -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn who_takes_all_takes_its_own_alone() -> anyhow::Result<()> {
-    let mut runtimes = vec!["runc"];
-    if has_gvisor()? {
-        runtimes.push("runsc");
-    }
+    let runtimes = runtimes()?;
     let stage = Stage::open().await?;
     // Side by side, as tenants are.
     let attacks = runtimes.iter().map(|runtime| take_all(&stage, runtime));

@@ -147,6 +147,12 @@ pub(crate) fn has_gvisor() -> anyhow::Result<bool> {
     there_or_skipped(there, "on gVisor", "runsc (make setup)")
 }
 
+/// Those that attackers are tried on.
+pub(crate) fn runtimes() -> anyhow::Result<Vec<&'static str>> {
+    let gvisor = has_gvisor()?.then_some("runsc");
+    Ok(["runc"].into_iter().chain(gvisor).collect())
+}
+
 /// Whether this host's own Python, in which attackers are written, is there.
 pub(crate) fn has_python() -> anyhow::Result<bool> {
     let there = Path::new("/usr/bin/python3").exists() && cfg!(target_arch = "x86_64");

@@ -6,7 +6,7 @@ use std::path::Path;
 use overwinter_driver::{ComputeSpec, Driver};
 use overwinter_lifecycle::ids::SandboxId;
 
-use crate::common::{Bed, credentials, sandbox, until};
+use crate::common::{Bed, credentials, sandbox, skipped, until};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -29,14 +29,7 @@ pub(crate) fn cannot_run() -> Option<&'static str> {
             .any(|folder| Path::new(folder).join(name).exists())
     });
     let why = missing.map(|_| "needs pasta, nft and ip (Debian: passt, nftables, iproute2)");
-    if let Some(why) = why {
-        assert!(
-            std::env::var_os("OVERWINTER_REQUIRE_LOCAL").is_none(),
-            "OVERWINTER_REQUIRE_LOCAL is set, and this test {why}"
-        );
-        eprintln!("SKIPPED: {why}");
-    }
-    why
+    skipped(why)
 }
 
 pub(crate) fn spec(bed: &Bed, network: &str) -> ComputeSpec {
