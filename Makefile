@@ -64,7 +64,6 @@ prove:
 	cargo run --quiet -p overwinter-sim --bin overwinter-model -- --verbs 2 --crashes 1 --lost 1
 	cargo test --quiet -p overwinter-sim --test model every_flaw -- --nocapture
 	cargo run --quiet -p overwinter-sim --bin overwinter-sim -- --profile all --seeds 0..5
-	cargo run --quiet -p overwinter-sim --bin overwinter-sim -- --profile unfenced --seeds 0..10
 
 # Two crashes, two lost replies, one late effect and one mishap in one history: with three verbs every
 # state, with four the first eight million of each backend, breadth first (7 GB of memory).
@@ -72,7 +71,6 @@ prove-long:
 	cargo run --profile prove --quiet -p overwinter-sim --bin overwinter-model -- --verbs 3
 	cargo run --profile prove --quiet -p overwinter-sim --bin overwinter-model -- --limit 8000000
 	cargo run --profile prove --quiet -p overwinter-sim --bin overwinter-sim -- --profile all --seeds 0..100 --coverage --no-zeros
-	cargo run --profile prove --quiet -p overwinter-sim --bin overwinter-sim -- --profile unfenced --seeds 0..100
 
 # That the simulation bites: each seeded defect of the real code, until an invariant catches it.
 prove-mutants:

@@ -22,8 +22,8 @@ struct Cli {
     #[arg(long, default_value = "0..100")]
     seeds: Seeds,
     /// `crashes` (one sandbox, and a gateway that dies), `crowd` (a hundred), `tight` (room for two of
-    /// six), `remote` (what was sent can arrive late), or `all` of these; and `unfenced` (it is done then,
-    /// whatever has happened since).
+    /// six), `remote` (what was sent can arrive late), `unfenced` (it is done then, whatever has happened
+    /// since), or `all` of these.
     #[arg(long, default_value = "crashes")]
     profile: Profiles,
     /// What the clients do in all.
@@ -186,7 +186,12 @@ fn violated(profile: &Profile, seed: u64, told: &Told) -> ExitCode {
 fn met(cli: &Cli, sum: &Sum) -> ExitCode {
     let all = &sum.coverage;
     if cli.coverage {
-        println!("\n{}\n\n{}\n", all.fault_table(), all.step_table());
+        println!(
+            "\n{}\n\n{}\n\n{}\n",
+            all.fault_table(),
+            all.step_table(),
+            all.await_table()
+        );
         for invariant in Invariant::ALL {
             println!("{:>9}  {invariant}", all.of(invariant.name()));
         }

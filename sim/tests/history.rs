@@ -46,6 +46,7 @@ fn little_room_and_a_backend_far_away_keep_them_too() {
     for seed in 0..3 {
         sound(&Profile::tight(), seed);
         sound(&Profile::remote(), seed);
+        sound(&Profile::unfenced(), seed);
     }
 }
 

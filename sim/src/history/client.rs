@@ -22,6 +22,10 @@ use super::stage::Stage;
 /// A verb that was asked for, to be asked again under the same key.
 pub(crate) type Asked = Verb;
 
+pub(crate) const TWICE: &str = "Client asks twice";
+pub(crate) const AGAIN: &str = "Client asks again";
+pub(crate) const LEAVES: &str = "Client goes away";
+
 /// A client that has no patience.
 const SHORT: Duration = Duration::from_secs(2);
 /// One that has.
@@ -63,26 +67,35 @@ impl Client {
 
     async fn step(&self) {
         let stage = &self.stage;
-        let patience = if stage.chance(150) { SHORT } else { LONG };
+        let name = format!("s{}", stage.roll(stage.profile.slots as u64));
+        let patience = if stage.chance(stage.profile.habits.leave.into()) {
+            SHORT
+        } else {
+            LONG
+        };
         let leaves = stage.a_while(patience);
-        let act = self.act();
+        let act = self.act(name.clone());
         match select(pin!(act), leaves).await {
             Either::Left(_) => {}
             Either::Right(_) => {
                 stage
                     .trace
                     .note(format_args!("client {} went away", self.number));
+                let id = stage.model.borrow().names.get(&name).copied();
+                stage.met(LEAVES, id);
             }
         }
     }
 
-    async fn act(&self) {
+    async fn act(&self, name: String) {
         let stage = &self.stage;
-        let name = format!("s{}", stage.roll(stage.profile.slots as u64));
         let id = stage.model.borrow().names.get(&name).copied();
         let Some(id) = id else {
             return self.ask(Verb::Create(name)).await;
         };
+        if stage.chance(stage.profile.habits.again.into()) {
+            return self.ask_again().await;
+        }
         let target = if stage.chance(500) {
             Target::Name(name.clone())
         } else {
@@ -110,8 +123,7 @@ impl Client {
             35..=38 => self.ask(Verb::Start(target)).await,
             39..=41 => self.ask(Verb::Delete(target)).await,
             42..=44 => self.ask(Verb::Create(name)).await,
-            45..=47 => self.ask_again().await,
-            48..=65 => self.write(id).await,
+            45..=65 => self.write(id).await,
             66..=69 => {
                 join(self.idle(id), self.used_amidst(id)).await;
             }
@@ -163,17 +175,34 @@ impl Client {
         let stage = &self.stage;
         let last = (verb.clone(), key.clone());
         stage.model.borrow_mut().last.insert(self.number, last);
-        if stage.chance(80) {
-            // The same request, twice at once.
+        if stage.chance(stage.profile.habits.twice.into()) {
+            stage.met(TWICE, self.meant(&verb));
             join(self.ask_under(&verb, &key), self.ask_under(&verb, &key)).await;
         } else {
             self.ask_under(&verb, &key).await;
         }
     }
 
+    /// Whom a verb is about, if that is there.
+    fn meant(&self, verb: &Verb) -> Option<SandboxId> {
+        let names = &self.stage.model.borrow().names;
+        match verb {
+            Verb::Create(name)
+            | Verb::Suspend(Target::Name(name), _)
+            | Verb::Resume(Target::Name(name), _)
+            | Verb::Start(Target::Name(name))
+            | Verb::Delete(Target::Name(name)) => names.get(name).copied(),
+            Verb::Suspend(Target::Id(id), _)
+            | Verb::Resume(Target::Id(id), _)
+            | Verb::Start(Target::Id(id))
+            | Verb::Delete(Target::Id(id)) => Some(*id),
+        }
+    }
+
     async fn ask_again(&self) {
         let last = self.stage.model.borrow().last.get(&self.number).cloned();
         let Some((verb, key)) = last else { return };
+        self.stage.met(AGAIN, self.meant(&verb));
         match verb.otherwise() {
             Some(other) if self.stage.chance(300) => self.ask_otherwise(other, &key).await,
             Some(_) | None => self.ask_under(&verb, &key).await,

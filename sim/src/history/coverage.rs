@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::points;
+use super::{client, finale, points};
 
 /// Counts; can be added up over histories.
 #[derive(Clone, Default)]
@@ -18,6 +18,8 @@ struct Counts {
     faults: BTreeMap<(String, &'static str), u64>,
     /// (step, side): times reached, times crashed at.
     steps: BTreeMap<(String, &'static str), (u64, u64)>,
+    /// (await point): times reached, times died at.
+    moments: BTreeMap<String, (u64, u64)>,
     /// How often a commit met a full disk.
     full: BTreeMap<&'static str, u64>,
     /// How often each invariant was put to the test.
@@ -63,14 +65,19 @@ const OF_ARTIFACTS: &[&str] = &["suspended"];
 /// What lasts for some time meets whatever there is.
 const OF_LIFE: &[&str] = &["ready", "suspended", "failed"];
 
+/// A verb may be asked for whatever it is at.
+const OF_REQUESTS: &[&str] = &["ready", "suspending", "suspended", "resuming", "failed"];
+/// Whoever goes away was waiting for something.
+const OF_WAITS: &[&str] = &["creating", "ready", "suspending", "resuming", "deleting"];
+
 /// The phases in which a fault has to be met. A kind that is not named here has to be met at all: when
 /// a late effect arrives, the sandbox may be in any phase.
 fn expected(fault: &str) -> &'static [&'static str] {
     match fault {
         "LoseReply" | "ActLate Locked" | "ActLate Fenced" | "ActLate Unfenced"
         | "Crash AfterEffect" | "LockHeld" => OF_EFFECTS,
-        "Rejected" | "Missing" | "Unknown" | "Fenced" | "Unsupported" | "Delay" | "DelayReply"
-        | "InTransition" | "Stale" | "Empty" | "Crash BeforeEffect" => OF_LOOKS,
+        "Rejected" | "Missing" | "Unknown" | "Fenced" | "Unsupported" | "Unusable" | "Delay"
+        | "DelayReply" | "InTransition" | "Stale" | "Empty" | "Crash BeforeEffect" => OF_LOOKS,
         "NeverAttach" | "AttachLate" | "OldCredentials" | "AgentDies" => OF_ATTACHES,
         "AgentHangs" => OF_CALLS,
         "AgentLies" => OF_SUSPENDS,
@@ -78,6 +85,9 @@ fn expected(fault: &str) -> &'static [&'static str] {
         "Mishap reconnect" => OF_CONNECTIONS,
         "Mishap rot" => OF_ARTIFACTS,
         "Mishap full" | "Mishap slow" => OF_LIFE,
+        client::TWICE | client::AGAIN => OF_REQUESTS,
+        client::LEAVES => OF_WAITS,
+        finale::DELETED => OF_LIFE,
         _ => &[],
     }
 }
@@ -100,6 +110,14 @@ impl Coverage {
     pub(crate) fn crashed(&self, step: &str, side: &'static str) {
         let mut counts = self.lock();
         counts.steps.entry((step.to_owned(), side)).or_default().1 += 1;
+    }
+
+    /// An await point was ahead, and perhaps the gateway died there.
+    pub(crate) fn awaited(&self, what: String, died: bool) {
+        let mut counts = self.lock();
+        let (reached, deaths) = counts.moments.entry(what).or_default();
+        *reached += 1;
+        *deaths += u64::from(died);
     }
 
     /// A commit of this sort met a full disk.
@@ -132,6 +150,11 @@ impl Coverage {
             sum.0 += reached;
             sum.1 += crashed;
         }
+        for (key, (reached, died)) in &other.moments {
+            let sum = counts.moments.entry(key.clone()).or_default();
+            sum.0 += reached;
+            sum.1 += died;
+        }
         for (label, count) in &other.full {
             *counts.full.entry(label).or_default() += count;
         }
@@ -140,9 +163,9 @@ impl Coverage {
         }
     }
 
-    /// Points that were never crashed at, and those that the list of them does not have; commits that
-    /// met no full disk; and, of the faults that are dialled, those that never happened at all or in one of the phases in which they
-    /// have to.
+    /// Points and await points that were never crashed at, and those that the list of them does not have;
+    /// commits that met no full disk; and, of the faults that are dialled, those that never happened at
+    /// all or in one of the phases in which they have to.
     #[must_use]
     pub fn zeros(&self, dialled: &[String]) -> Vec<String> {
         let counts = self.lock();
@@ -176,11 +199,25 @@ impl Coverage {
         let never_full = (points::COMMITS.iter())
             .filter(|label| !counts.full.contains_key(*label))
             .map(|label| format!("a full disk at commit {label}"));
+        let moments = points::moments();
+        let never_died = (moments.iter())
+            .filter(|moment| {
+                counts
+                    .moments
+                    .get(*moment)
+                    .is_none_or(|(_, died)| *died == 0)
+            })
+            .map(|moment| format!("crash at {moment}"));
+        let unlisted_moments = (counts.moments.keys())
+            .filter(|moment| !moments.contains(*moment))
+            .map(|moment| format!("not in the list: {moment}"));
         faults
             .map(|fault| format!("fault {fault}"))
             .chain(cells)
             .chain(unlisted)
             .chain(never_full)
+            .chain(never_died)
+            .chain(unlisted_moments)
             .chain(steps)
             .collect()
     }
@@ -243,6 +280,22 @@ impl Coverage {
             table.add_row(row);
         }
         right(&mut table, 4);
+        table.to_string()
+    }
+}
+
+impl Coverage {
+    /// Await point by crash.
+    #[must_use]
+    pub fn await_table(&self) -> String {
+        let counts = self.lock();
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_header(["await point", "reached", "crashed at"]);
+        for (what, (reached, died)) in &counts.moments {
+            table.add_row([what.clone(), reached.to_string(), died.to_string()]);
+        }
+        right(&mut table, 2);
         table.to_string()
     }
 }

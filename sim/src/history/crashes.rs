@@ -140,7 +140,12 @@ impl Crashes {
 
     /// An await point is ahead.
     pub(crate) fn moment(&self, what: &dyn fmt::Display) {
-        if !self.is_dead() && self.chosen(|dials| dials.moment) {
+        if self.is_dead() {
+            return;
+        }
+        let dies = self.chosen(|dials| dials.moment);
+        self.coverage.awaited(what.to_string(), dies);
+        if dies {
             self.die(&format_args!("at {what}"));
         }
     }

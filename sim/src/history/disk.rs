@@ -78,11 +78,11 @@ impl Disk {
     /// A commit takes its time.
     pub(crate) fn pace(&self, roll: u64, time: VirtualTime, crashes: Crashes) -> PaceHook {
         let (slow, dice) = (self.slow.clone(), Mutex::new(Dice::new(&[roll])));
-        Arc::new(move |label| {
+        Arc::new(move |_| {
             let sleep = slow.load(Ordering::Relaxed).then(|| {
                 let mut dice = dice.lock().unwrap_or_else(PoisonError::into_inner);
                 let micros = dice.next() % SLOWEST;
-                crashes.moment(&format_args!("a slow {label}"));
+                crashes.moment(&points::SLOW_COMMIT);
                 time.sleep(Duration::from_micros(micros))
             });
             Box::pin(async move {

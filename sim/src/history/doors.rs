@@ -79,9 +79,10 @@ impl Verb {
                 v1::OperationKind::OPERATION_KIND_SUSPEND,
                 match depth {
                     v1::Depth::DEPTH_FREEZE => has("depth", "freeze"),
+                    v1::Depth::DEPTH_CHECKPOINT => has("depth", "checkpoint"),
                     v1::Depth::DEPTH_STOP => has("depth", "stop"),
                     // Whoever names none is content with any.
-                    _ => true,
+                    v1::Depth::DEPTH_UNSPECIFIED => true,
                 },
             ),
             Self::Resume(_, fallback) => (

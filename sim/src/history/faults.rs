@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use overwinter_driver::DriverError;
 use overwinter_driver::testkit::{
     CallKind, CallSite, CrashPoint, Dice, Fault, FaultPlan, Late, Seeded,
 };
+use overwinter_driver::{DriverError, Unusable};
 use overwinter_lifecycle::ids::SandboxId;
 use overwinter_store::Store;
 
 use super::coverage::Coverage;
 use super::crashes::Crashes;
-use super::mishaps;
-use super::profile::Profile;
+use super::profile::{Errors, Habits, Profile};
 use super::trace::Trace;
+use super::{client, finale, mishaps};
 
 /// What the record says, for whoever stands outside of the gateway.
 #[derive(Clone, Default)]
@@ -50,8 +50,7 @@ const LONGEST_LATENCY: u64 = 20_000;
 
 pub(crate) struct Plan {
     seeded: Seeded,
-    /// `Fenced` and `Unsupported`, of a thousand effects.
-    other_errors: u16,
+    errors: Errors,
     discards: u16,
     thaws: u16,
     on: AtomicBool,
@@ -84,7 +83,7 @@ impl Plan {
                 seed,
                 dials: profile.dials.clone(),
             },
-            other_errors: profile.other_errors,
+            errors: profile.errors,
             discards: profile.discards,
             thaws: profile.thaws,
             on: AtomicBool::new(true),
@@ -211,14 +210,43 @@ impl Plan {
         if call.kind == CallKind::Resume && dice.next() % 1000 < u64::from(self.thaws) {
             return Some(Fault::Fail(DriverError::Rejected("injected".to_owned())));
         }
-        if dice.next() % 1000 >= u64::from(self.other_errors) {
-            return None;
-        }
-        let error = match dice.next() % 2 {
-            0 => DriverError::Fenced,
-            _ => DriverError::Unsupported("injected".to_owned()),
-        };
-        Some(Fault::Fail(error))
+        let chosen = error(self.errors, dice.next() % 1000)?;
+        Some(Fault::Fail(match chosen {
+            DriverError::Unusable { message, .. } => DriverError::Unusable {
+                why: of_any_sort(dice.next()),
+                message,
+            },
+            other => other,
+        }))
+    }
+}
+
+/// Of a thousand.
+fn error(errors: Errors, roll: u64) -> Option<DriverError> {
+    let injected = || "injected".to_owned();
+    let fenced = u64::from(errors.fenced);
+    let unsupported = fenced + u64::from(errors.unsupported);
+    if roll < fenced {
+        Some(DriverError::Fenced)
+    } else if roll < unsupported {
+        Some(DriverError::Unsupported(injected()))
+    } else if roll < u64::from(errors.sum()) {
+        Some(DriverError::Unusable {
+            why: Unusable::Damaged,
+            message: injected(),
+        })
+    } else {
+        None
+    }
+}
+
+const fn of_any_sort(roll: u64) -> Unusable {
+    match roll % 5 {
+        0 => Unusable::Damaged,
+        1 => Unusable::Foreign,
+        2 => Unusable::Stale,
+        3 => Unusable::OtherBuild,
+        _ => Unusable::OtherImage,
     }
 }
 
@@ -260,7 +288,12 @@ const fn name(fault: &Fault) -> &'static str {
 
 /// The faults that these dials lead to.
 pub(crate) fn dialled(profile: &Profile) -> Vec<String> {
-    let (dials, other_errors) = (&profile.dials, profile.other_errors);
+    let (dials, errors) = (&profile.dials, profile.errors);
+    let Habits {
+        twice,
+        again,
+        leave,
+    } = profile.habits;
     let all = [
         (dials.reject, "Rejected"),
         (dials.missing, "Missing"),
@@ -283,8 +316,13 @@ pub(crate) fn dialled(profile: &Profile) -> Vec<String> {
         (dials.agent_dies, "AgentDies"),
         (dials.agent_hangs, "AgentHangs"),
         (dials.agent_lies, "AgentLies"),
-        (other_errors, "Fenced"),
-        (other_errors, "Unsupported"),
+        (errors.fenced, "Fenced"),
+        (errors.unsupported, "Unsupported"),
+        (errors.unusable, "Unusable"),
+        (twice, client::TWICE),
+        (again, client::AGAIN),
+        (leave, client::LEAVES),
+        (1, finale::DELETED),
         // Not after a newer effect or a delete: these wait for as long as it could come, and that they
         // do is `LostIsWaitedFor`.
         (dials.act_late_fenced, "Late AfterRetry"),

@@ -39,6 +39,7 @@ use super::finale::Finale;
 use super::invariant::Invariant;
 use super::mishaps;
 use super::panics;
+use super::points;
 use super::profile::DEADLINES;
 use super::stage::Stage;
 use super::time::VirtualTime;
@@ -347,9 +348,9 @@ impl ports::Clock for MortalClock {
     }
 
     async fn sleep(&self, time: Duration) {
-        self.crashes.moment(&"a sleep");
+        self.crashes.moment(&points::SLEEP);
         self.time.sleep(time).await;
-        self.crashes.moment(&"the end of a sleep");
+        self.crashes.moment(&points::SLEPT);
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) async fn run(stage: Rc<Stage>) {
         {
             let killed = stage.world.kill(id);
             stage.trace.note(format_args!("mishap kill {id}: {killed}"));
-            met(&stage, KILL, killed.then_some(id));
+            stage.met(KILL, killed.then_some(id));
         }
         if stage.chance(mishaps.reconnect.into())
             && let Some(id) = any(&stage)
@@ -60,7 +60,7 @@ pub(crate) async fn run(stage: Rc<Stage>) {
             stage
                 .trace
                 .note(format_args!("mishap reconnect {id}: {dials}"));
-            met(&stage, RECONNECT, dials.then_some(id));
+            stage.met(RECONNECT, dials.then_some(id));
         }
         if stage.chance(mishaps.rot.into())
             && let Some(id) = any(&stage)
@@ -73,7 +73,7 @@ pub(crate) async fn run(stage: Rc<Stage>) {
             stage
                 .trace
                 .note(format_args!("mishap rot {id}: {rotten:?}"));
-            met(&stage, ROT, rotten.is_some().then_some(id));
+            stage.met(ROT, rotten.is_some().then_some(id));
             stage.model.borrow_mut().rotten.extend(rotten);
         }
         if stage.chance(mishaps.reboot.into()) {
@@ -122,18 +122,11 @@ async fn trouble(stage: &Stage, which: &AtomicBool, what: &str) {
     which.store(false, Ordering::Relaxed);
 }
 
-/// It has met one; none where nothing was there to be met.
-fn met(stage: &Stage, what: &str, sandbox: Option<SandboxId>) {
-    if let Some(phase) = sandbox.and_then(|id| stage.records.phase(id)) {
-        stage.coverage.fault(what, phase);
-    }
-}
-
 /// It meets them all.
 fn everywhere(stage: &Stage, what: &str) {
     let all: Vec<SandboxId> = stage.model.borrow().names.values().copied().collect();
     for id in all {
-        met(stage, what, Some(id));
+        stage.met(what, Some(id));
     }
 }
 

@@ -2,6 +2,9 @@
 //! step of each verb and each commit, before and after it. What is met and is not here fails a proof, and
 //! so does what is here and is never met.
 
+use std::collections::BTreeSet;
+
+use overwinter_driver::testkit::CallKind;
 use overwinter_store::label;
 
 /// A step (`verb.depth.action`) or a commit (`commit label`), and on which side of it.
@@ -119,6 +122,18 @@ pub(crate) const COMMITS: [&str; 15] = [
     label::DEBT,
     label::SWEEP,
 ];
+
+pub(crate) const SLEEP: &str = "a sleep";
+pub(crate) const SLEPT: &str = "the end of a sleep";
+pub(crate) const SLOW_COMMIT: &str = "a slow commit";
+
+/// The await points: every call of the backend and of a supervisor, sleeps, and commits that take their
+/// time.
+pub(crate) fn moments() -> BTreeSet<String> {
+    let calls = CallKind::ALL.iter().map(|kind| format!("{kind:?}"));
+    let others = [SLEEP, SLEPT, SLOW_COMMIT].map(str::to_owned);
+    calls.chain(others).collect()
+}
 
 /// All of them, on both sides.
 pub(crate) fn all() -> Vec<Point> {

@@ -30,6 +30,32 @@ pub struct Mishaps {
     pub outage: u16,
 }
 
+/// What clients do that a server has to bear; of a thousand.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits {
+    /// The same request twice at once.
+    pub twice: u16,
+    /// The last request once more, under its key.
+    pub again: u16,
+    /// It goes away in the middle.
+    pub leave: u16,
+}
+
+/// A driver's errors that the testkit's dials leave out; of a thousand calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Errors {
+    pub fenced: u16,
+    pub unsupported: u16,
+    /// Of every sort, also where nothing is restored.
+    pub unusable: u16,
+}
+
+impl Errors {
+    pub(crate) const fn sum(self) -> u16 {
+        self.fenced + self.unsupported + self.unusable
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Profile {
     pub name: &'static str,
@@ -39,8 +65,7 @@ pub struct Profile {
     pub steps: u32,
     pub limits: Limits,
     pub dials: Dials,
-    /// `Fenced` and `Unsupported`, of a thousand effects.
-    pub other_errors: u16,
+    pub errors: Errors,
     /// What is owed is not removed, of a thousand tries.
     pub discards: u16,
     /// A thaw is refused, of a thousand.
@@ -49,6 +74,7 @@ pub struct Profile {
     pub lost_request_life: Duration,
     pub crashes: CrashDials,
     pub mishaps: Mishaps,
+    pub habits: Habits,
     /// Between two things that a client does, at most.
     pub think: Duration,
 }
@@ -73,16 +99,17 @@ impl Profile {
         self.dials.stale > 0
             || self.dials.empty > 0
             || self.dials.missing > 0
-            || self.other_errors > 0
+            || self.errors.sum() > 0
     }
 
     #[must_use]
-    pub fn all() -> [Self; 4] {
+    pub fn all() -> [Self; 5] {
         [
             Self::crashes(),
             Self::crowd(),
             Self::tight(),
             Self::remote(),
+            Self::unfenced(),
         ]
     }
 
@@ -122,7 +149,11 @@ impl Profile {
                 agent_lies: 10,
                 longest: Duration::from_secs(4),
             },
-            other_errors: 6,
+            errors: Errors {
+                fenced: 3,
+                unsupported: 3,
+                unusable: 3,
+            },
             discards: 200,
             thaws: 60,
             lost_request_life: Duration::ZERO,
@@ -142,6 +173,11 @@ impl Profile {
                 full: 15,
                 slow: 10,
                 outage: 2,
+            },
+            habits: Habits {
+                twice: 80,
+                again: 30,
+                leave: 150,
             },
             think: Duration::from_secs(8),
         }
@@ -169,7 +205,7 @@ impl Profile {
                 agent_dies: 5,
                 ..crowd.dials
             },
-            other_errors: 0,
+            errors: Errors::default(),
             thaws: 200,
             crashes: CrashDials {
                 step: 15,
@@ -265,7 +301,7 @@ impl Profile {
 
     /// As [`Self::remote`], and the backend compares no keys: what arrives is done, whatever has happened
     /// since. Only the life that it states for a lost request, which is longer than any lateness here,
-    /// protects.
+    /// protects; so much is late, and so soon something else is asked for.
     #[must_use]
     pub fn unfenced() -> Self {
         let remote = Self::remote();
@@ -273,9 +309,10 @@ impl Profile {
             name: "unfenced",
             dials: Dials {
                 act_late_fenced: 0,
-                act_late_unfenced: 80,
+                act_late_unfenced: 200,
                 ..remote.dials
             },
+            think: Duration::from_secs(1),
             ..remote
         }
     }
@@ -289,8 +326,7 @@ impl Profile {
     /// # Errors
     /// [`NoSuchProfile`].
     pub fn by_name(name: &str) -> Result<Self, NoSuchProfile> {
-        let mut known = Self::all().into_iter().chain([Self::unfenced()]);
-        let found = known.find(|profile| profile.name == name);
+        let found = Self::all().into_iter().find(|it| it.name == name);
         found.ok_or_else(|| NoSuchProfile(name.to_owned()))
     }
 }

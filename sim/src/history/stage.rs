@@ -124,6 +124,13 @@ impl Stage {
         self.time.sleep(Duration::from_micros(micros))
     }
 
+    /// It has met this; none where nothing was there to be met.
+    pub(crate) fn met(&self, what: &str, sandbox: Option<SandboxId>) {
+        if let Some(phase) = sandbox.and_then(|id| self.records.phase(id)) {
+            self.coverage.fault(what, phase);
+        }
+    }
+
     /// It was put to the test.
     pub(crate) fn expect(&self, invariant: Invariant, holds: bool, how: impl FnOnce() -> String) {
         self.coverage.tested(invariant.name());
