@@ -138,6 +138,22 @@ mutants! {
     CommitLate,
     /// A write that was rolled back is kept in memory.
     RolledBackIsKept,
+    /// A stop leaves the storage to be removed.
+    StopOwesStorage,
+    /// A create removes the storage from under what it has started.
+    StorageUnderfoot,
+    /// What sleeps gives its name away.
+    SleepFreesName,
+    /// What has failed can only be deleted.
+    FailedForEver,
+    /// What sleeps cannot be deleted.
+    SleepersStay,
+    /// The driver is told of another incarnation than the record.
+    OtherIncarnation,
+    /// A gateway that starts leaves its key in a form that the next cannot read.
+    KeyCutShort,
+    /// An effect does not wait for what was lost before it.
+    LostIsForgotten,
 }
 
 /// Whether the code is to be wrong here.

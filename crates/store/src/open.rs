@@ -176,6 +176,9 @@ fn raise_epoch(conn: &Connection, options: &StoreOptions) -> Result<Meta, StoreE
             schema: schema::KNOWN,
         })
     })?;
+    if overwinter_lifecycle::mutant!(KeyCutShort) {
+        conn.execute("UPDATE meta SET key = substr(key, 1, 8)", [])?;
+    }
     Ok(meta)
 }
 

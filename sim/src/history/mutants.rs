@@ -25,8 +25,7 @@ pub struct Caught {
 #[must_use]
 pub fn line(budget: u64) -> Vec<(u64, Profile)> {
     let of_seed = |seed| {
-        let profiles = Profile::all().into_iter().chain([Profile::unfenced()]);
-        profiles.map(move |profile| {
+        Profile::all().map(|profile| {
             let steps = profile.steps.min(STEPS);
             (seed, Profile { steps, ..profile })
         })
@@ -127,6 +126,14 @@ pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
         M::IdleCuts => &[I::IdleCutsNothing],
         M::WaitersForgotten => &[I::WaitersAreTold],
         M::ReceiptLost => &[I::IntentFirst],
+        M::StopOwesStorage => &[I::ContentsStay],
+        M::StorageUnderfoot => &[I::NoStaleWrite],
+        M::SleepFreesName => &[I::IdStays],
+        M::FailedForEver => &[I::AlwaysAWayOut],
+        M::SleepersStay => &[I::DeleteLeadsOut],
+        M::OtherIncarnation => &[I::HeldWasIssued],
+        M::KeyCutShort => &[I::AlwaysStarts],
+        M::LostIsForgotten => &[I::LostIsWaitedFor],
     }
 }
 

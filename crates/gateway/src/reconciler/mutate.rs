@@ -2,7 +2,7 @@
 
 use overwinter_lifecycle::Depth;
 use overwinter_lifecycle::operation::{EffectKind, Operation, Verb};
-use overwinter_lifecycle::record::{Compute, DriverReference};
+use overwinter_lifecycle::record::{Compute, Debt, DebtKind, DriverReference};
 use overwinter_lifecycle::steps::{Action, Effected, Event, Observed};
 
 use super::Reconciler;
@@ -21,6 +21,19 @@ impl Reconciler {
             && let Some(session) = (self.hub.find(owned.sandbox.id)).and_then(|it| it.session())
         {
             session.agent.hang_up();
+        }
+        if let (Action::Attach { .. }, Verb::Create, Some(key)) =
+            (&action, op.verb, op.intent_key())
+            && overwinter_lifecycle::mutant!(StorageUnderfoot)
+            && let Some(driver) = self.driver_of(&owned.sandbox)
+        {
+            let storage = Debt {
+                key,
+                kind: DebtKind::Storage,
+                reference: key.sandbox.to_string(),
+            };
+            // Whether it could is for the invariants to tell.
+            drop(driver.discard(&storage).await);
         }
         if let Some(event) = instead(op, &action) {
             return event;

@@ -283,7 +283,11 @@ impl Reconciler {
         };
         let ctx = EffectContext {
             key,
-            incarnation: sandbox.issued,
+            incarnation: if overwinter_lifecycle::mutant!(OtherIncarnation) {
+                sandbox.issued.next()
+            } else {
+                sandbox.issued
+            },
             deadline: Duration::from_millis(op.deadlines.effect_ms),
         };
         let credentials = self.hub.issue(sandbox.id, sandbox.issued);

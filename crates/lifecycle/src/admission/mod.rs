@@ -190,6 +190,18 @@ fn admit_behind(
 }
 
 fn admit_alone(sandbox: &Sandbox, request: Request, verb: Verb) -> Disposition {
+    #[cfg(feature = "mutants")]
+    match (Rest::of(sandbox), request) {
+        (Rest::Suspended(_), Request::Delete { .. }) if crate::mutant!(SleepersStay) => {
+            return Disposition::Deny(Reason::NotIdle);
+        }
+        (Rest::Failed, Request::Suspend { .. } | Request::Resume { .. } | Request::Start)
+            if crate::mutant!(FailedForEver) =>
+        {
+            return Disposition::Deny(Reason::NotIdle);
+        }
+        _ => {}
+    }
     match (Rest::of(sandbox), request) {
         (_, Request::Delete { .. }) => Disposition::Accept(verb),
         (Rest::Ready, Request::Suspend { .. }) => Disposition::Accept(verb),

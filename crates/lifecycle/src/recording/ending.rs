@@ -23,6 +23,8 @@ pub(super) fn end(
     unless!(DropDebt, {
         rows.debts = ending.debts().to_vec();
     });
+    #[cfg(feature = "mutants")]
+    rows.debts.extend(storage_in_use(&op, &ending));
     let outcome = match ending {
         Ending::Ready {
             compute,
@@ -143,6 +145,21 @@ pub(super) fn end(
     op.outcome = Some(outcome);
     rows.ended.push(op);
     begin_next(sandbox, room, now, rows)
+}
+
+/// By the seeded defect that is chosen.
+#[cfg(feature = "mutants")]
+fn storage_in_use(op: &Operation, ending: &Ending) -> Option<Debt> {
+    let Ending::Suspended(asleep) = ending else {
+        return None;
+    };
+    let owed = asleep.depth == Depth::Stop && crate::mutant!(StopOwesStorage);
+    let key = op.intent_key().filter(|_| owed)?;
+    Some(Debt {
+        key,
+        kind: DebtKind::Storage,
+        reference: key.sandbox.to_string(),
+    })
 }
 
 /// What was retained, and what the operation may have written: whatever of it nothing refers to once

@@ -207,7 +207,9 @@ pub(crate) fn save(tx: &Tx<'_>, sandbox: &mut Sandbox) -> Result<(), StoreError>
             version: now.revision,
         });
     }
-    if let Some(at) = sandbox.tombstone_at {
+    let asleep = sandbox.retained.as_ref().map(|retained| retained.since);
+    let frees = asleep.filter(|_| overwinter_lifecycle::mutant!(SleepFreesName));
+    if let Some(at) = sandbox.tombstone_at.or(frees) {
         tx.conn
             .prepare_cached(
                 "UPDATE sandboxes SET tombstone_at = ?2 WHERE id = ?1 AND tombstone_at IS NULL",
