@@ -95,6 +95,12 @@ impl Reason {
                 | Self::RetainedLost
         )
     }
+
+    /// Whether it speaks of what is retained, which its driver has looked at: what it says of that is so.
+    #[must_use]
+    pub const fn is_of_memory(self) -> bool {
+        self.condemns_memory() || matches!(self, Self::RuntimeChanged | Self::ImageChanged)
+    }
 }
 
 /// A reason with the words of the occasion.

@@ -11,7 +11,7 @@ use overwinter_lifecycle::record::{
 };
 use overwinter_lifecycle::recording::Recording;
 use overwinter_lifecycle::steps::{Action, Effected, Event, Look};
-use overwinter_lifecycle::{Depth, Phase, Reason};
+use overwinter_lifecycle::{Depth, Fault, Phase, Reason};
 use support::{
     DELETE, Ended, FROZEN, HELD, LIVE, NEXT, RESUME, RESUME_OR_START, SEEN_ABSENT, SEEN_FROZEN,
     SEEN_LIVE, Story, UNSEEN, asleep, blank, effected, failed, operation, refused, unknown,
@@ -225,6 +225,50 @@ fn memory_that_is_gone_is_lost_or_fallen_back_from() {
     let kept = checkpoint(RESUME).ends(Phase::Suspended(Depth::Checkpoint));
     kept.because(Reason::RestoreFailed);
     starts_anew(checkpoint(RESUME_OR_START).records("record_fallback"));
+}
+
+/// Found by the simulation: memory that an owner before had restored, and whose compute had ended with
+/// its host, was offered once more where the next call was refused for a reason that passes.
+#[test]
+fn a_refusal_says_nothing_of_a_restore_before_it() {
+    let killed = |verb| {
+        Story::of(asleep(Depth::Checkpoint), verb)
+            .crash()
+            .then("observe", SEEN_ABSENT)
+            .then("resume_checkpoint", refused())
+            .then("observe", SEEN_ABSENT)
+    };
+    let lost = |story: Story| {
+        let ended = story.ends(STOPPED_NOW).because(Reason::RetainedLost);
+        assert_eq!(
+            ended.sandbox.retained.unwrap().lost,
+            Some(Depth::Checkpoint)
+        );
+    };
+    let gone = Event::Refused(Fault::new(Reason::RetainedLost, "restored, and gone"));
+    lost(killed(RESUME).then("resume_checkpoint", gone));
+    // Nobody could tell in time.
+    let asked = killed(RESUME).then("resume_checkpoint", refused());
+    lost(asked.late().then("observe", SEEN_ABSENT));
+    killed(RESUME)
+        .then("resume_checkpoint", effected(LIVE))
+        .then("attach", Event::Attached);
+    starts_anew(killed(RESUME_OR_START).records("record_fallback"));
+    // Nor where the reply of the call before was lost.
+    Story::of(asleep(Depth::Checkpoint), RESUME)
+        .then("resume_checkpoint", unknown())
+        .then("observe", SEEN_ABSENT)
+        .then("resume_checkpoint", refused())
+        .then("observe", SEEN_ABSENT)
+        .then("resume_checkpoint", refused());
+    // What its driver has found on the disk it has looked at.
+    let other = Event::Refused(Fault::new(Reason::ImageChanged, "another image"));
+    let ended = Story::of(asleep(Depth::Checkpoint), RESUME)
+        .crash()
+        .then("observe", SEEN_ABSENT)
+        .then("resume_checkpoint", other)
+        .ends(Phase::Suspended(Depth::Checkpoint));
+    ended.because(Reason::ImageChanged);
 }
 
 #[test]

@@ -47,7 +47,10 @@ pub(super) fn next(
             // None of these is recorded by what goes on to wake.
             Recording::Terminated | Recording::Reattach(_) | Recording::End(_) => look_once(op),
         },
-        Action::Call { effect, .. } => after_call(sandbox, op, effect, called(event)),
+        Action::Call { effect, again } => {
+            let again = again || op.attempt > 1;
+            after_call(sandbox, op, (effect, again), called(event))
+        }
         Action::Observe { after, look } => settle(sandbox, op, after, look, seen(event), deadline),
         Action::Attach { held, remarks } => match awaited(event) {
             Awaited::Attached => attached(sandbox, op, held, remarks),
@@ -106,7 +109,13 @@ fn after_pin(event: Event) -> Action {
     })
 }
 
-fn after_call(sandbox: &Sandbox, op: &Operation, effect: EffectKind, called: Called) -> Action {
+/// `again`: it may have been called before, by whichever owner.
+fn after_call(
+    sandbox: &Sandbox,
+    op: &Operation,
+    (effect, again): (EffectKind, bool),
+    called: Called,
+) -> Action {
     match (called, effect) {
         (Called::Effected(effected), EffectKind::Suspend(_)) => match effected.compute {
             // What was there before a cold start is settled absent.
@@ -141,7 +150,17 @@ fn after_call(sandbox: &Sandbox, op: &Operation, effect: EffectKind, called: Cal
             observe(effect, Look::Refused(fault))
         }
         (Called::Refused(fault), EffectKind::Resume(Depth::Checkpoint | Depth::Stop)) => {
-            not_restored(op, fault)
+            if again && !fault.reason.is_of_memory() {
+                // No effect of this call; one before it may have restored it, and what ran has ended.
+                let look = if falls_back(op) {
+                    Look::Refused(fault)
+                } else {
+                    Look::Called(Some(fault))
+                };
+                observe(effect, look)
+            } else {
+                not_restored(op, fault)
+            }
         }
         (Called::Refused(fault), EffectKind::Start) => cold_start_failed(sandbox, fault.message),
         (
@@ -171,8 +190,7 @@ fn not_restored(op: &Operation, fault: Fault) -> Action {
         return Action::Record(Recording::FallBack);
     }
     let condemned = fault.reason.condemns_memory();
-    let told = condemned || matches!(fault.reason, Reason::RuntimeChanged | Reason::ImageChanged);
-    let reason = if told {
+    let reason = if fault.reason.is_of_memory() {
         fault.reason
     } else {
         Reason::RestoreFailed
