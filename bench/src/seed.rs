@@ -12,7 +12,7 @@ use overwinter_lifecycle::operation::{Achieved, Deadlines, EffectKind, Operation
 use overwinter_lifecycle::record::{Compute, DriverReference, Sandbox};
 use overwinter_lifecycle::recording::{Asleep, Ending, Recording};
 use overwinter_lifecycle::{Depth, Name};
-use overwinter_store::{Accept, NewSandbox, Store, StoreOptions};
+use overwinter_store::{Accept, Durability, NewSandbox, Store, StoreOptions};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -82,6 +82,7 @@ async fn one(store: &Store, name: &str, now: Millis) -> anyhow::Result<()> {
             requester: "bench".to_owned(),
             deadlines: Deadlines::default(),
             idempotency: None,
+            durability: Durability::Before,
             now,
         })
         .await?

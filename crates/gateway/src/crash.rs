@@ -97,7 +97,7 @@ impl CrashPoints for EnvCrashPoints {
 
 /// Makes a point of each side of each COMMIT.
 pub(crate) fn around_commits(crash: Arc<dyn CrashPoints>) -> CommitHook {
-    Arc::new(move |point, label| {
+    Arc::new(move |point, label, _durability| {
         let side = match point {
             CommitPoint::Before => "before",
             CommitPoint::After => "after",

@@ -11,7 +11,7 @@ use overwinter_driver::testkit::{CallKind, Fault};
 use overwinter_lifecycle::Depth;
 use overwinter_lifecycle::admission::Request;
 use overwinter_lifecycle::ids::SandboxId;
-use overwinter_store::Accept;
+use overwinter_store::{Accept, Durability};
 use support::{PATIENCE, Rig};
 
 async fn ended(rig: &Rig, operation: &str) -> overwinter_client::Operation {
@@ -65,6 +65,7 @@ async fn it_waits_for_open_calls_and_refuses_where_one_came_as_it_began() {
             requester: "a test".to_owned(),
             deadlines: reconciler.deadlines,
             idempotency: None,
+            durability: Durability::Before,
             now: reconciler.ports.clock.wall(),
         })
         .await

@@ -154,6 +154,8 @@ mutants! {
     KeyCutShort,
     /// An effect does not wait for what was lost before it.
     LostIsForgotten,
+    /// An effect does not wait for its intent to be on the disk.
+    IntentNotAwaited,
 }
 
 /// Whether the code is to be wrong here.

@@ -5,7 +5,7 @@
 mod support;
 
 use overwinter_lifecycle::ids::{EffectKey, Fence, Millis, Serial};
-use overwinter_lifecycle::operation::{Achieved, Outcome, Step, Verb};
+use overwinter_lifecycle::operation::{Achieved, EffectKind, Outcome, Step, Verb};
 use overwinter_lifecycle::record::{
     Compute, Debt, DebtKind, Desired, DriverReference, Retained, RetainedStatus, Sandbox,
 };
@@ -15,7 +15,7 @@ use overwinter_lifecycle::recording::{
 use overwinter_lifecycle::{Depth, Fault, Phase, Reason};
 use support::{
     DELETE, FREEZE, FROZEN, LIVE, OP, RESUME, RESUME_OR_START, STOP, Story, asleep, blank, failed,
-    ready, room, suspend,
+    operation, ready, room, suspend,
 };
 
 /// What a stop leaves.
@@ -340,4 +340,41 @@ fn a_secret_that_is_not_known_replaces_none() {
     let (sandbox, _) = ended(asleep(Depth::Freeze), RESUME, ending);
     assert!(before.is_some());
     assert_eq!((sandbox.phase(), sandbox.secret), (Phase::Ready, before));
+}
+
+/// The next life finds out again what a power loss takes of these, and of nothing else.
+#[test]
+fn only_a_wake_that_is_done_may_be_told_before_it_is_on_the_disk() {
+    let rows = |verb, outcome| {
+        let mut op = operation(&ready(), OP, verb);
+        op.outcome = Some(outcome);
+        Rows {
+            ended: vec![op],
+            ..Rows::default()
+        }
+    };
+    let done = || Outcome::Succeeded {
+        achieved: Achieved::Done,
+        remarks: Vec::new(),
+    };
+    let woken = rows(RESUME, done());
+    assert!(woken.are_found_again());
+    assert!(rows(Verb::Start, done()).are_found_again());
+    for verb in [Verb::Create, FREEZE, STOP, DELETE] {
+        assert!(!rows(verb, done()).are_found_again(), "{verb:?}");
+    }
+    assert!(!rows(RESUME, Outcome::Failed(fault())).are_found_again());
+    // Somebody else is told as well, or goes on.
+    let mut two = woken.clone();
+    two.ended.extend(rows(RESUME, done()).ended);
+    assert!(!two.are_found_again());
+    let mut next = woken;
+    let key = EffectKey {
+        sandbox: ready().id,
+        fence: Fence(4),
+        serial: Serial(1),
+    };
+    next.intents.push((key, EffectKind::Delete));
+    assert!(!next.are_found_again());
+    assert!(!Rows::default().are_found_again());
 }

@@ -12,7 +12,7 @@ use overwinter_lifecycle::operation::{Achieved, Deadlines, EffectKind, Operation
 use overwinter_lifecycle::record::{Compute, DriverReference, Sandbox};
 use overwinter_lifecycle::recording::{Asleep, Ending, Recording};
 use overwinter_lifecycle::{Depth, Name, Phase};
-use overwinter_store::{Accept, ListFilter, NewSandbox, Store, StoreOptions};
+use overwinter_store::{Accept, Durability, ListFilter, NewSandbox, Store, StoreOptions};
 use uuid::Uuid;
 
 const NOW: Millis = Millis(1_790_000_000_000);
@@ -234,6 +234,7 @@ async fn accept(store: &Store, sandbox: SandboxId, request: Request) -> Sandbox 
         requester: "uid:0".to_owned(),
         deadlines: Deadlines::default(),
         idempotency: None,
+        durability: Durability::Before,
         now: NOW,
     };
     store.accept(accept).await.unwrap().sandbox

@@ -7,12 +7,17 @@
 //!   the disk is full   ROLLBACK, give the reserve up, and the essential ones again
 //! ```
 //!
+//! What only has to be on the disk [`Durability::Soon`] is committed without waiting for the disk, unless
+//! something that has to be there goes with it. The log is written in order, so the next commit that
+//! waits has all before it on the disk as well.
+//!
 //! No savepoints: a refusal comes before the first write nearly always, and a savepoint would copy
 //! every page that each job touches.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use overwinter_lifecycle::capacity::Limits;
 use rusqlite::Connection;
@@ -21,7 +26,7 @@ use tokio::sync::{oneshot, watch};
 use crate::error::Failure;
 use crate::records::{InTransaction, Pending, Records};
 use crate::reserve::Reserve;
-use crate::{CommitHook, CommitPoint, FullHook, Stats, StoreError};
+use crate::{CommitHook, CommitPoint, Durability, FullHook, Stats, StoreError};
 
 /// What a transaction sees.
 pub(crate) struct Tx<'a> {
@@ -29,9 +34,15 @@ pub(crate) struct Tx<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) records: InTransaction<'a>,
     seq: &'a Cell<u64>,
+    for_disk: &'a Cell<bool>,
 }
 
 impl Tx<'_> {
+    /// What it writes has to be on the disk before its caller is answered, whatever was thought before.
+    pub(crate) fn wait_for_disk(&self) {
+        self.for_disk.set(true);
+    }
+
     /// The next number of the change sequence. One that is rolled back is never used again.
     pub(crate) fn next_seq(&self) -> u64 {
         self.seq.set(self.seq.get() + 1);
@@ -50,12 +61,15 @@ pub(crate) enum Urgency {
     Ordinary,
     /// Out of the reserve: it frees room, or records what has already happened.
     Essential,
+    /// It takes none.
+    NeedsNoRoom,
 }
 
 /// One transaction with its caller.
 pub(crate) struct Job {
     pub(crate) label: &'static str,
     pub(crate) urgency: Urgency,
+    pub(crate) durability: Durability,
     /// It has its answer, and is not run again.
     settled: bool,
     work: Box<dyn Work>,
@@ -136,7 +150,7 @@ where
 impl Job {
     pub(crate) fn new<T, E, F>(
         label: &'static str,
-        urgency: Urgency,
+        (urgency, durability): (Urgency, Durability),
         work: F,
     ) -> (Self, oneshot::Receiver<Result<T, E>>)
     where
@@ -154,6 +168,7 @@ impl Job {
             Self {
                 label,
                 urgency,
+                durability,
                 settled: false,
                 work,
             },
@@ -190,6 +205,17 @@ pub(crate) struct Core {
     pub(crate) records: Arc<Records>,
     /// What the open transaction has written.
     pub(crate) pending: Pending,
+    /// The write-ahead log; none in memory.
+    pub(crate) log: Option<File>,
+    /// Whether all that was committed is on the disk.
+    pub(crate) synced: Arc<AtomicBool>,
+    /// Whether the connection waits for the disk at each commit.
+    pub(crate) waits: Cell<bool>,
+    /// Whether this commit is to be waited for all the same.
+    pub(crate) for_disk: Cell<bool>,
+    /// The disk has lost what was written to it: what was committed may be gone, and nothing may be
+    /// built on it.
+    pub(crate) broken: Option<StoreError>,
 }
 
 impl Core {
@@ -198,22 +224,54 @@ impl Core {
         if let Some(reserve) = &mut self.reserve {
             reserve.restore();
         }
-        let mut committed = self.attempt(&mut jobs);
+        let durability = jobs.iter().map(|job| job.durability).max();
+        let durability = durability.unwrap_or(Durability::Soon);
+        let mut committed = self
+            .begin(durability)
+            .and_then(|()| self.attempt(&mut jobs));
         if committed == Err(StoreError::Full) && self.reserve.as_mut().is_some_and(Reserve::release)
         {
             committed = self.attempt(&mut jobs);
         }
-        if committed.is_ok() {
-            let seq = self.seq.get();
-            self.newest.send_if_modified(|newest| {
-                let newer = *newest < seq;
-                *newest = seq;
-                newer
-            });
+        if committed.is_ok() && (durability == Durability::Before || self.for_disk.get()) {
+            committed = self.sync();
         }
         for job in jobs {
             job.work.answer(committed.clone());
         }
+    }
+
+    /// Before a transaction: how its commit is to be.
+    fn begin(&self, durability: Durability) -> Result<(), StoreError> {
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
+        }
+        self.for_disk.set(false);
+        let waits = durability == Durability::Before;
+        if self.waits.replace(waits) != waits {
+            let level = if waits { "FULL" } else { "NORMAL" };
+            self.conn.pragma_update(None, "synchronous", level)?;
+        }
+        Ok(())
+    }
+
+    /// Has all that was committed on the disk, and lets its changes be seen.
+    fn sync(&mut self) -> Result<(), StoreError> {
+        if let (false, Some(log)) = (self.synced.load(Ordering::Acquire), &self.log)
+            && let Err(error) = log.sync_data()
+        {
+            let broken = StoreError::io("state.db-wal".as_ref(), &error);
+            self.broken = Some(broken.clone());
+            return Err(broken);
+        }
+        self.synced.store(true, Ordering::Release);
+        let seq = self.seq.get();
+        self.newest.send_if_modified(|newest| {
+            let newer = *newest < seq;
+            *newest = seq;
+            newer
+        });
+        Ok(())
     }
 
     /// Until all that can be committed together is.
@@ -243,6 +301,7 @@ impl Core {
             limits: &self.limits,
             records: InTransaction::new(&self.records, &self.pending),
             seq: &self.seq,
+            for_disk: &self.for_disk,
         };
         let mut wrote = Vec::new();
         if self.conn.is_autocommit() {
@@ -253,7 +312,10 @@ impl Core {
                 job.work.refuse(StoreError::Full);
                 continue;
             }
-            if (self.full.as_ref()).is_some_and(|full| full(job.label, only_essential)) {
+            let needs_room = job.urgency != Urgency::NeedsNoRoom;
+            if let Some(full) = self.full.as_ref().filter(|_| needs_room)
+                && full(job.label, only_essential)
+            {
                 return Err(StoreError::Full.into());
             }
             let before = self.conn.total_changes();
@@ -288,6 +350,10 @@ impl Core {
         if !(overwinter_lifecycle::mutant!(CommitLate) && wrote == [crate::label::ACCEPT]) {
             self.execute("COMMIT")?;
         }
+        if !wrote.is_empty() {
+            // Where this one has waited for the disk, all before it is there as well.
+            self.synced.store(self.waits.get(), Ordering::Release);
+        }
         self.records.after_commit(&self.pending);
         self.call_hook(CommitPoint::After, &wrote);
         if !wrote.is_empty() {
@@ -307,8 +373,13 @@ impl Core {
 
     fn call_hook(&self, point: CommitPoint, labels: &[&'static str]) {
         if let Some(hook) = &self.hook {
+            let durability = if self.waits.get() || self.for_disk.get() {
+                Durability::Before
+            } else {
+                Durability::Soon
+            };
             for label in labels {
-                hook(point, label);
+                hook(point, label, durability);
             }
         }
     }

@@ -25,6 +25,8 @@ pub const EXITS: &str = "exits";
 pub const UPDATE: &str = "update";
 pub const DEBT: &str = "debt";
 pub const SWEEP: &str = "sweep";
+/// Writes nothing: what was committed before it is on the disk.
+pub const SYNC: &str = "sync";
 
 /// Of a recording.
 #[must_use]

@@ -22,7 +22,8 @@ mod writer;
 
 pub use error::{AcceptError, StoreError};
 pub use options::{
-    CommitHook, CommitPoint, FullHook, Identity, Location, PaceHook, StoreOptions, WriterKind,
+    CommitHook, CommitPoint, Durability, FullHook, Identity, Location, PaceHook, StoreOptions,
+    WriterKind,
 };
 pub use store::Store;
 pub use types::{

@@ -184,18 +184,18 @@ fn ids(conn: &Connection, sql: &str) -> Result<Vec<SandboxId>, StoreError> {
 
 pub(crate) fn changes_since(
     conn: &Connection,
-    seq: u64,
+    (seq, newest): (u64, u64),
     most: usize,
 ) -> Result<Changes, StoreError> {
     let swept: i64 = conn
         .prepare_cached("SELECT swept_seq FROM meta")?
         .query_row([], |row| row.get(0))?;
     let sql = format!(
-        "SELECT {} FROM sandboxes WHERE seq > ?1 ORDER BY seq LIMIT ?2",
+        "SELECT {} FROM sandboxes WHERE seq > ?1 AND seq <= ?2 ORDER BY seq LIMIT ?3",
         sandboxes::COLUMNS
     );
     let mut statement = conn.prepare_cached(&sql)?;
-    let mut rows = statement.query(params![int(seq), limit(most)])?;
+    let mut rows = statement.query(params![int(seq), int(newest), limit(most)])?;
     let mut changes = Vec::new();
     while let Some(row) = rows.next()? {
         let raw = Raw::of(row)?;

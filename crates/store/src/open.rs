@@ -5,6 +5,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use overwinter_lifecycle::ids::OperationId;
@@ -53,6 +54,11 @@ pub(crate) fn open(options: &StoreOptions) -> Result<Opened, StoreError> {
         schema::stretch_log(&conn)?;
     }
     let seq = newest_seq(&conn)?;
+    let log = match &path {
+        // It is there since the epoch was raised, and is never replaced while the database is open.
+        Some(path) => Some(log_of(path)?),
+        None => None,
+    };
     let core = Core {
         conn,
         limits: options.limits,
@@ -64,6 +70,11 @@ pub(crate) fn open(options: &StoreOptions) -> Result<Opened, StoreError> {
         seq: Cell::new(seq),
         records: Arc::default(),
         pending: Pending::default(),
+        log,
+        synced: Arc::new(AtomicBool::new(true)),
+        waits: Cell::new(true),
+        for_disk: Cell::default(),
+        broken: None,
     };
     Ok(Opened {
         core,
@@ -120,6 +131,15 @@ fn lock(folder: &Path) -> Result<File, StoreError> {
             Err(error) => return Err(StoreError::io(&path, &error.into())),
         }
     }
+}
+
+/// The write-ahead log of a database, which SQLite names so (sqlite.org/wal.html). Its locks are on
+/// other files, so that closing this one lets go of none.
+fn log_of(database: &Path) -> Result<File, StoreError> {
+    let mut path = database.as_os_str().to_owned();
+    path.push("-wal");
+    let path = PathBuf::from(path);
+    File::open(&path).map_err(|error| StoreError::io(&path, &error))
 }
 
 /// The database holds a key, so it is its owner's alone from its first byte on.

@@ -27,6 +27,16 @@ pub enum WriterKind {
     Inline,
 }
 
+/// When a commit has to be on the disk. A process that is killed loses neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Durability {
+    /// Its caller goes on before it is, and asks for [`crate::Store::sync`] a moment later. For what is
+    /// found out again where a power loss takes it. Its change cannot be watched before.
+    Soon,
+    /// Before its caller is answered.
+    Before,
+}
+
 /// On which side of a COMMIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CommitPoint {
@@ -35,8 +45,9 @@ pub enum CommitPoint {
 }
 
 /// Called by the writer around each COMMIT, once for each transaction that it carries, with the
-/// label of that transaction (see [`crate::label`]). For harnesses that end the process there.
-pub type CommitHook = Arc<dyn Fn(CommitPoint, &'static str) + Send + Sync>;
+/// label of that transaction (see [`crate::label`]) and when the commit is on the disk. For harnesses that
+/// end the process there.
+pub type CommitHook = Arc<dyn Fn(CommitPoint, &'static str, Durability) + Send + Sync>;
 
 /// Awaited before each transaction of [`WriterKind::Inline`]: a disk that is slow. For harnesses.
 pub type PaceHook =

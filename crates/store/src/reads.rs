@@ -99,12 +99,22 @@ impl Store {
         self.read(|conn| list::count_by_phase(conn, tenant))
     }
 
-    /// What changed after `seq`: at most `limit` sandboxes.
+    /// What changed after `seq` and is on the disk: at most `limit` sandboxes.
     ///
     /// # Errors
     /// As for every read.
     pub async fn changes_since(&self, seq: u64, limit: usize) -> Result<Changes, StoreError> {
-        self.read(|conn| list::changes_since(conn, seq, limit))
+        // Read first: what is on the disk by now can be read by whoever begins to read after this.
+        let durable = self.newest_durable();
+        self.read(|conn| list::changes_since(conn, (seq, durable), limit))
+    }
+
+    /// The same with what is committed and not on the disk yet. For harnesses, that look at every commit.
+    ///
+    /// # Errors
+    /// As for every read.
+    pub async fn committed_since(&self, seq: u64, limit: usize) -> Result<Changes, StoreError> {
+        self.read(|conn| list::changes_since(conn, (seq, i64::MAX.cast_unsigned()), limit))
     }
 
     /// By id.

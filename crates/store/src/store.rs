@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overwinter_lifecycle::admission::Request;
 use overwinter_lifecycle::ids::{Fence, Incarnation, Millis, OperationId, SandboxId};
 use overwinter_lifecycle::record::{Compute, Debt, MainExit, Sandbox};
-use overwinter_lifecycle::recording::Recording;
+use overwinter_lifecycle::recording::{Ending, Recording};
 use rusqlite::Connection;
 use tokio::sync::watch;
 
@@ -20,7 +21,7 @@ use crate::tx::record::Record;
 use crate::tx::{accept, record, sweep, upkeep};
 use crate::writer::Writer;
 use crate::{
-    Accept, AcceptError, Accepted, Meta, NewSandbox, ProcessResult, Stats, StoreError,
+    Accept, AcceptError, Accepted, Durability, Meta, NewSandbox, ProcessResult, Stats, StoreError,
     StoreOptions, Swept, UpdateConfig, Written,
 };
 use crate::{label, open};
@@ -40,6 +41,7 @@ struct Inner {
     counters: Arc<Counters>,
     records: Arc<Records>,
     newest: watch::Sender<u64>,
+    synced: Arc<AtomicBool>,
     /// Up to which change the sweeps of this process have looked for surplus operations.
     trimmed: Mutex<Option<u64>>,
 }
@@ -56,6 +58,7 @@ impl Store {
         let counters = Arc::clone(&opened.core.counters);
         let newest = opened.core.newest.clone();
         let records = Arc::clone(&opened.core.records);
+        let synced = Arc::clone(&opened.core.synced);
         Ok(Self {
             inner: Arc::new(Inner {
                 readers,
@@ -65,6 +68,7 @@ impl Store {
                 counters,
                 records,
                 newest,
+                synced,
                 trimmed: Mutex::new(None),
             }),
         })
@@ -91,7 +95,8 @@ impl Store {
             Request::Delete { .. } => Urgency::Essential,
             Request::Suspend { .. } | Request::Resume { .. } | Request::Start => Urgency::Ordinary,
         };
-        self.write(label::ACCEPT, urgency, move |tx| {
+        let durability = accept.durability;
+        self.write_so(label::ACCEPT, (urgency, durability), move |tx| {
             accept::accept(tx, &accept)
         })
         .await
@@ -139,10 +144,42 @@ impl Store {
             now,
         };
         let label = label::of(&asked.recording);
-        self.write(label, Urgency::Essential, move |tx| {
+        // Of these alone there can be some that need not wait; the transaction says whether they do.
+        let durability = match asked.recording {
+            Recording::End(Ending::Ready { .. }) => Durability::Soon,
+            Recording::Intent { .. } if overwinter_lifecycle::mutant!(IntentNotAwaited) => {
+                Durability::Soon
+            }
+            Recording::End(_)
+            | Recording::Intent { .. }
+            | Recording::Terminated
+            | Recording::Reattach(_)
+            | Recording::GiveUpMemory
+            | Recording::FallBack => Durability::Before,
+        };
+        self.write_so(label, (Urgency::Essential, durability), move |tx| {
             record::record(tx, &asked)
         })
         .await
+    }
+
+    /// Whether all that was committed is on the disk.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.inner.synced.load(Ordering::Acquire)
+    }
+
+    /// Has all that was committed before this on the disk, and its changes seen. Nothing to do where it is
+    /// there.
+    ///
+    /// # Errors
+    /// What the disk says. The store then takes nothing any more: nobody knows what is on the disk.
+    pub async fn sync(&self) -> Result<(), StoreError> {
+        if self.is_synced() {
+            return Ok(());
+        }
+        self.write(label::SYNC, Urgency::NeedsNoRoom, |_| Ok(()))
+            .await
     }
 
     /// All sandboxes with an unfinished operation, each running one with its attempt raised.
@@ -266,7 +303,8 @@ impl Store {
         })
     }
 
-    /// The number of the newest change, updated after each commit that changed a sandbox.
+    /// The number of the newest change that is on the disk, updated after each commit that changed a
+    /// sandbox.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.inner.newest.subscribe()
@@ -284,13 +322,32 @@ impl Store {
         self.inner.counters.read()
     }
 
+    pub(crate) fn newest_durable(&self) -> u64 {
+        *self.inner.newest.borrow()
+    }
+
     async fn write<T, E, F>(&self, label: &'static str, urgency: Urgency, work: F) -> Result<T, E>
     where
         T: Send + 'static,
         E: Failure,
         F: Fn(&Tx<'_>) -> Result<T, E> + Send + 'static,
     {
-        let (job, answer) = Job::new(label, urgency, work);
+        self.write_so(label, (urgency, Durability::Before), work)
+            .await
+    }
+
+    async fn write_so<T, E, F>(
+        &self,
+        label: &'static str,
+        so: (Urgency, Durability),
+        work: F,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: Failure,
+        F: Fn(&Tx<'_>) -> Result<T, E> + Send + 'static,
+    {
+        let (job, answer) = Job::new(label, so, work);
         self.inner.writer.submit(job).await?;
         answer
             .await

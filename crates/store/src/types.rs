@@ -12,6 +12,8 @@ use overwinter_lifecycle::record::Sandbox;
 use overwinter_lifecycle::recording::Recorded;
 use uuid::Uuid;
 
+use crate::Durability;
+
 /// A key that makes a mutating call repeatable: (tenant, `method`, `key`), bound to a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idempotency {
@@ -46,6 +48,9 @@ pub struct Accept {
     pub requester: String,
     pub deadlines: Deadlines,
     pub idempotency: Option<Idempotency>,
+    /// [`Durability::Soon`] where nobody is told before the operation has ended, and the verb begins with
+    /// no effect.
+    pub durability: Durability,
     pub now: Millis,
 }
 

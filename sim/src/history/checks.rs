@@ -56,17 +56,26 @@ impl Before {
 /// Looks at all that has changed.
 pub(crate) fn after_commits(stage: &Stage, api: &Api) {
     let store = &api.reconciler.store;
+    let in_danger = stage.power.is_in_danger();
+    {
+        let mut model = stage.model.borrow_mut();
+        model.on_disk = match (in_danger, model.on_disk.take()) {
+            (true, None) => Some(model.told.clone()),
+            (true, known) => known,
+            (false, _) => None,
+        };
+    }
     loop {
-        let after = stage.model.borrow().seq;
-        let Some(Ok(changes)) = store.changes_since(after, 500).now_or_never() else {
+        let after = stage.model.borrow().told.seq;
+        let Some(Ok(changes)) = store.committed_since(after, 500).now_or_never() else {
             return;
         };
         if changes.changes.is_empty() {
             break;
         }
-        stage.model.borrow_mut().seq = changes.next;
+        stage.model.borrow_mut().told.seq = changes.next;
         for (_, record) in changes.changes {
-            let before = stage.model.borrow().seen.get(&record.id).cloned();
+            let before = stage.model.borrow().told.seen.get(&record.id).cloned();
             stage.trace.note(format_args!(
                 "record {} {} {:?} fence {} issued {}",
                 record.id,
@@ -85,7 +94,7 @@ pub(crate) fn after_commits(stage: &Stage, api: &Api) {
             idle_cuts_nothing(stage, api, &seen.record);
             let mut model = stage.model.borrow_mut();
             note_calls(&mut model, &seen.record);
-            model.seen.insert(seen.record.id, seen);
+            model.told.seen.insert(seen.record.id, seen);
         }
     }
     note_room(stage);
@@ -110,13 +119,13 @@ fn idle_cuts_nothing(stage: &Stage, api: &Api, record: &Sandbox) {
 fn note_room(stage: &Stage) {
     let mut model = stage.model.borrow_mut();
     let used = |seen: &Seen| Usage::of(&seen.record).running;
-    let used: u64 = model.seen.values().map(used).sum();
+    let used: u64 = model.told.seen.values().map(used).sum();
     let full = stage
         .profile
         .limits
         .running
         .is_some_and(|most| used >= most);
-    model.room_since = match (full, model.room_since) {
+    model.told.room_since = match (full, model.told.room_since) {
         (true, _) => None,
         (false, since) => since.or(Some(stage.time.now())),
     };
@@ -162,7 +171,7 @@ fn note_calls(model: &mut Model, record: &Sandbox) {
     if let Some(op) = &record.running {
         let idle = matches!(op.verb, Verb::Suspend { idle: true, .. });
         let idle = idle && op.intent.is_some();
-        model.idle.insert(record.id, idle);
+        model.told.idle.insert(record.id, idle);
         for call in model.calls.values_mut() {
             let open = call.sandbox == record.id && call.open.load(Ordering::Relaxed);
             call.put_to_sleep |= idle && open;
@@ -386,12 +395,12 @@ fn names(stage: &Stage, record: &Sandbox) {
     let name = record.name.as_str();
     let mut model = stage.model.borrow_mut();
     if !record.holds_name() {
-        if model.names.get(name) == Some(&record.id) {
-            model.names.remove(name);
+        if model.told.names.get(name) == Some(&record.id) {
+            model.told.names.remove(name);
         }
         return;
     }
-    let holder = model.names.insert(name.to_owned(), record.id);
+    let holder = model.told.names.insert(name.to_owned(), record.id);
     let other = holder.filter(|holder| *holder != record.id);
     // Its tombstone may come later in the same look.
     drop(model);
@@ -431,6 +440,7 @@ fn capacity(stage: &Stage, before: Option<&Sandbox>, record: &Sandbox) {
     if begins {
         let model = stage.model.borrow();
         let others = model
+            .told
             .seen
             .values()
             .filter(|seen| seen.record.id != record.id);

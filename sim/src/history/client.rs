@@ -81,7 +81,7 @@ impl Client {
                 stage
                     .trace
                     .note(format_args!("client {} went away", self.number));
-                let id = stage.model.borrow().names.get(&name).copied();
+                let id = stage.model.borrow().told.names.get(&name).copied();
                 stage.met(LEAVES, id);
             }
         }
@@ -89,7 +89,7 @@ impl Client {
 
     async fn act(&self, name: String) {
         let stage = &self.stage;
-        let id = stage.model.borrow().names.get(&name).copied();
+        let id = stage.model.borrow().told.names.get(&name).copied();
         let Some(id) = id else {
             return self.ask(Verb::Create(name)).await;
         };
@@ -185,7 +185,7 @@ impl Client {
 
     /// Whom a verb is about, if that is there.
     fn meant(&self, verb: &Verb) -> Option<SandboxId> {
-        let names = &self.stage.model.borrow().names;
+        let names = &self.stage.model.borrow().told.names;
         match verb {
             Verb::Create(name)
             | Verb::Suspend(Target::Name(name), _)
@@ -292,7 +292,7 @@ impl Client {
         if reason(error).as_deref() != Some(Reason::CapacityExceeded.code()) {
             return;
         }
-        let room = self.stage.model.borrow().room_since;
+        let room = self.stage.model.borrow().told.room_since;
         let all_the_time = room.is_some_and(|room| room < since);
         self.stage
             .expect(Invariant::RoomIsGiven, !all_the_time, || {
@@ -307,7 +307,7 @@ impl Client {
             .operation
             .as_option()
             .and_then(|it| it.id.parse().ok());
-        let ended = id.and_then(|id| stage.model.borrow().ended.get(&id).copied());
+        let ended = id.and_then(|id| stage.model.borrow().told.ended.get(&id).copied());
         if let Some(ended) = ended {
             let late = stage.time.now().saturating_sub(ended.max(since));
             stage.expect(Invariant::WaitersAreTold, late < AT_ONCE, || {
@@ -444,7 +444,7 @@ impl Client {
             return;
         }
         let stage = &self.stage;
-        let idle = stage.model.borrow().idle.get(&id).copied();
+        let idle = stage.model.borrow().told.idle.get(&id).copied();
         let idle = idle.unwrap_or_default();
         stage.expect(Invariant::IdleCutsNothing, !idle, || {
             format!("{id}: {process} was waited for, and ended with {exit:?}")
@@ -463,7 +463,7 @@ impl Client {
         {
             return;
         }
-        let idle = stage.model.borrow().idle.get(&id).copied();
+        let idle = stage.model.borrow().told.idle.get(&id).copied();
         let idle = idle.unwrap_or_default();
         stage.expect(Invariant::IdleCutsNothing, !idle, || {
             format!("{id}: {process} runs, and its call ended with {error}")
@@ -490,9 +490,9 @@ impl Client {
         if let Ok(sandbox) = &got {
             let id: Option<SandboxId> = sandbox.id.parse().ok();
             let model = stage.model.borrow();
-            let other = (model.names.get(name).copied()).filter(|holder| Some(*holder) != id);
+            let other = (model.told.names.get(name).copied()).filter(|holder| Some(*holder) != id);
             let kept = other.filter(|other| {
-                let seen = model.seen.get(other);
+                let seen = model.told.seen.get(other);
                 seen.is_some_and(|seen| seen.record.phase() != Phase::Tombstone)
             });
             drop(model);

@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overwinter_driver::testkit::Dice;
 use overwinter_gateway::ports::CrashPoints;
+use overwinter_store::{CommitPoint, Durability};
 
 use super::coverage::Coverage;
 use super::points::{self, Point};
+use super::power::Power;
 use super::time::VirtualTime;
 use super::trace::Trace;
 
@@ -46,6 +48,7 @@ pub(crate) struct Crashes {
     time: VirtualTime,
     trace: Trace,
     coverage: Coverage,
+    power: Power,
 }
 
 struct Inner {
@@ -66,6 +69,7 @@ impl Crashes {
         time: VirtualTime,
         trace: Trace,
         coverage: Coverage,
+        power: Power,
     ) -> Self {
         Self {
             inner: Arc::new(Mutex::new(Inner {
@@ -79,7 +83,12 @@ impl Crashes {
             time,
             trace,
             coverage,
+            power,
         }
+    }
+
+    fn is_spared(&self) -> bool {
+        self.lock().spared
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -143,6 +152,9 @@ impl Crashes {
         if self.is_dead() {
             return;
         }
+        if !self.is_spared() && self.power.goes() {
+            return self.die(&format_args!("by a power loss at {what}"));
+        }
         let dies = self.chosen(|dials| dials.moment);
         self.coverage.awaited(what.to_string(), dies);
         if dies {
@@ -154,18 +166,26 @@ impl Crashes {
         self.coverage.reached(what, side);
         if !self.is_dead() {
             self.trace.note(format_args!("{side} {what}"));
-            if !self.drawn(what, side) && !self.chosen(dial) {
+            if !self.is_spared() && self.power.goes() {
+                self.die(&format_args!("by a power loss {side} {what}"));
+            } else if self.drawn(what, side) || self.chosen(dial) {
+                self.coverage.crashed(what, side);
+                self.die(&format_args!("{side} {what}"));
+            } else {
                 return;
             }
-            self.coverage.crashed(what, side);
-            self.die(&format_args!("{side} {what}"));
         }
         // Not a panic of anybody's: nothing is printed.
         std::panic::resume_unwind(Box::new(Crashed));
     }
 
     /// Before or after a COMMIT.
-    pub(crate) fn commit(&self, label: &'static str, side: &'static str) {
+    pub(crate) fn commit(&self, point: CommitPoint, label: &'static str, durability: Durability) {
+        let side = match point {
+            CommitPoint::Before => "before",
+            CommitPoint::After => "after",
+        };
+        self.power.around_commit(point, durability);
         self.point(&format!("commit {label}"), side, |dials| dials.commit);
         if side == "after" {
             // The checks look at what is durable now.

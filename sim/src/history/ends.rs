@@ -21,7 +21,7 @@ pub(crate) fn of(stage: &Stage, before: &Sandbox, seen: &mut Seen, ended: &Opera
         ended.id
     ));
     let now = stage.time.now();
-    stage.model.borrow_mut().ended.insert(ended.id, now);
+    stage.model.borrow_mut().told.ended.insert(ended.id, now);
     let memory = stage.world.memory_of(id);
     let was_ready = seen.asleep_with.is_some() && seen.asleep_with == seen.was_ready;
     match (ended.verb, outcome) {

@@ -33,6 +33,12 @@ impl Records {
         drop(before);
     }
 
+    /// Whether all that was committed is on the disk.
+    pub(crate) fn are_synced(&self) -> bool {
+        let store = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        store.as_ref().is_none_or(Store::is_synced)
+    }
+
     pub(crate) fn phase(&self, sandbox: SandboxId) -> Option<&'static str> {
         let store = self
             .0

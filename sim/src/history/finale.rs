@@ -148,6 +148,8 @@ impl Finale {
                     Phase::Suspended(Depth::Checkpoint | Depth::Stop),
                     Observed::Absent | Observed::Stopped,
                 ) => true,
+                // A resume attaches to it; its memory is what it was.
+                (Phase::Suspended(Depth::Freeze), Observed::Live { .. }) => lies,
                 (Phase::Ready | Phase::Suspended(Depth::Freeze), _) => false,
                 (Phase::Suspended(_), _) => lies,
                 _ => true,
@@ -351,7 +353,15 @@ impl Finale {
         self.stage.expect(Invariant::ForeignLeftAlone, foreign, || {
             "compute of another gateway is gone".to_owned()
         });
-        let known: Vec<SandboxId> = self.stage.model.borrow().seen.keys().copied().collect();
+        let known: Vec<SandboxId> = self
+            .stage
+            .model
+            .borrow()
+            .told
+            .seen
+            .keys()
+            .copied()
+            .collect();
         for id in known {
             let record = self.api.reconciler.store.get(id).await;
             let there = matches!(&record, Ok(Some(record)) if record.tombstone_at.is_some());

@@ -26,9 +26,7 @@ use overwinter_gateway::reconciler::Drivers;
 use overwinter_gateway::run::{Gateway, StartError};
 use overwinter_gateway::sessions::{CredentialKey, Hub};
 use overwinter_lifecycle::ids::Millis;
-use overwinter_store::{
-    CommitPoint, Identity, Location, Store, StoreError, StoreOptions, WriterKind,
-};
+use overwinter_store::{Identity, Location, Store, StoreError, StoreOptions, WriterKind};
 use uuid::Uuid;
 
 use super::checks;
@@ -384,12 +382,8 @@ async fn start(
         identity: Some(identity),
         pace: Some(pace),
         full: Some(full),
-        on_commit: Some(Arc::new(move |point, label| {
-            let side = match point {
-                CommitPoint::Before => "before",
-                CommitPoint::After => "after",
-            };
-            crashes.commit(label, side);
+        on_commit: Some(Arc::new(move |point, label, durability| {
+            crashes.commit(point, label, durability);
         })),
     };
     let store = Store::open(options)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use overwinter_lifecycle::ids::SandboxId;
 
+use super::power;
 use super::profile::Mishaps;
 use super::stage::Stage;
 
@@ -34,6 +35,7 @@ pub(crate) fn dialled(mishaps: Mishaps) -> impl Iterator<Item = &'static str> {
         (mishaps.full, FULL),
         (mishaps.slow, SLOW),
         (mishaps.outage, OUTAGE_BEGINS),
+        (mishaps.power, power::LOST),
     ];
     all.into_iter()
         .filter(|(dial, _)| *dial > 0)
@@ -124,7 +126,7 @@ async fn trouble(stage: &Stage, which: &AtomicBool, what: &str) {
 
 /// It meets them all.
 fn everywhere(stage: &Stage, what: &str) {
-    let all: Vec<SandboxId> = stage.model.borrow().names.values().copied().collect();
+    let all: Vec<SandboxId> = stage.model.borrow().told.names.values().copied().collect();
     for id in all {
         stage.met(what, Some(id));
     }
@@ -132,6 +134,6 @@ fn everywhere(stage: &Stage, what: &str) {
 
 fn any(stage: &Stage) -> Option<SandboxId> {
     let model = stage.model.borrow();
-    let nth = usize::try_from(stage.roll(model.names.len() as u64)).unwrap_or(0);
-    model.names.values().nth(nth).copied()
+    let nth = usize::try_from(stage.roll(model.told.names.len() as u64)).unwrap_or(0);
+    model.told.names.values().nth(nth).copied()
 }

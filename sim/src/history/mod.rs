@@ -13,7 +13,7 @@
 //! | `time` | virtual time |
 //! | `life` | one life of a gateway |
 //! | `client`, `doors` | who asks, and how |
-//! | `faults`, `crashes` (at any of `points`), `mishaps`, `disk` | what goes wrong |
+//! | `faults`, `crashes` (at any of `points`), `mishaps`, `disk`, `power` | what goes wrong |
 //! | `checks`, `ends`, `finale` | what must be so: after each commit, at the end of an operation and at the end |
 //! | [`invariant`] | by name |
 //! | [`many`] | many seeds, on all cores |
@@ -37,6 +37,7 @@ mod mishaps;
 pub mod mutants;
 mod panics;
 mod points;
+mod power;
 pub mod profile;
 mod stage;
 mod time;
@@ -61,6 +62,7 @@ use disk::Disk;
 use faults::{Plan, Records};
 use invariant::{Invariant, Violation};
 use life::{End, FOREIGN, Lives, Nursery, Purpose, SeededIds};
+use power::Power;
 use profile::Profile;
 use stage::{Model, Stage};
 use time::VirtualTime;
@@ -108,14 +110,16 @@ fn of(seed: u64, profile: &Profile, print: bool, folder: &std::path::Path) -> To
     let time = VirtualTime::default();
     let trace = Trace::new(time.clone(), print);
     let coverage = Coverage::default();
+    let records = Records::default();
+    let power = Power::new(seed, profile.mishaps.power, folder, records.clone());
     let crashes = Crashes::new(
         seed,
         profile.crashes,
         time.clone(),
         trace.clone(),
         coverage.clone(),
+        power.clone(),
     );
-    let records = Records::default();
     let plan = Arc::new(Plan::new(
         seed,
         profile,
@@ -163,6 +167,7 @@ fn of(seed: u64, profile: &Profile, print: bool, folder: &std::path::Path) -> To
         records,
         world,
         disk,
+        power,
         ends_in_this_life: Dice::new(&[seed, 13]).next().is_multiple_of(2),
         disk_trouble: Cell::default(),
         life: Cell::default(),
@@ -196,7 +201,15 @@ fn of(seed: u64, profile: &Profile, print: bool, folder: &std::path::Path) -> To
 fn through_chaos(lives: &mut Lives<'_>) -> End {
     loop {
         match lives.live(Purpose::Chaos) {
-            End::Crashed => {}
+            End::Crashed => match lives.stage.power.comes_back() {
+                Ok(false) => {}
+                Ok(true) => lives.stage.power_was_lost(),
+                Err(error) => {
+                    let how = format!("the disk after a power loss: {error}");
+                    lives.stage.violate(Invariant::AlwaysStarts, how);
+                    return End::Violated;
+                }
+            },
             end @ (End::Done | End::Violated) => return end,
         }
     }
@@ -236,7 +249,7 @@ fn tell(stage: &Stage) -> Told {
         hash: stage.trace.hash(),
         events: stage.trace.events(),
         crashes: stage.crashes.count(),
-        sandboxes: stage.model.borrow().seen.len(),
+        sandboxes: stage.model.borrow().told.seen.len(),
         took: stage.time.now(),
         violation: stage.violation.borrow().clone(),
         last: stage.trace.last(),

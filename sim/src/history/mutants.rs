@@ -134,6 +134,7 @@ pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
         M::OtherIncarnation => &[I::HeldWasIssued],
         M::KeyCutShort => &[I::AlwaysStarts],
         M::LostIsForgotten => &[I::LostIsWaitedFor],
+        M::IntentNotAwaited => &[I::IntentFirst],
     }
 }
 

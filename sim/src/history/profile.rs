@@ -28,6 +28,8 @@ pub struct Mishaps {
     pub slow: u16,
     /// No effect is answered for longer than any operation may take.
     pub outage: u16,
+    /// Its host loses power just after a commit that does not wait for the disk: of a thousand of those.
+    pub power: u16,
 }
 
 /// What clients do that a server has to bear; of a thousand.
@@ -173,6 +175,7 @@ impl Profile {
                 full: 15,
                 slow: 10,
                 outage: 2,
+                power: 10,
             },
             habits: Habits {
                 twice: 80,
@@ -223,6 +226,7 @@ impl Profile {
                 full: 10,
                 slow: 30,
                 outage: 0,
+                power: 100,
             },
             think: Duration::from_secs(6),
             ..crowd

@@ -18,6 +18,7 @@ use super::crashes::Crashes;
 use super::disk::Disk;
 use super::faults::{Plan, Records};
 use super::invariant::{Invariant, Violation};
+use super::power::{self, Power};
 use super::profile::Profile;
 use super::time::{Sleep, VirtualTime};
 use super::trace::Trace;
@@ -35,6 +36,7 @@ pub(crate) struct Stage {
     pub records: Records,
     pub world: Arc<SimWorld>,
     pub disk: Disk,
+    pub power: Power,
     /// Whether the gateway that the clients have left sees the end, or one that is started anew.
     pub ends_in_this_life: bool,
     /// It was full or slow for so long in all.
@@ -49,17 +51,9 @@ pub(crate) struct Stage {
     pub steps_left: Cell<u32>,
 }
 
-/// What was promised, and what the records have said.
-#[derive(Default)]
-pub(crate) struct Model {
-    /// Acknowledged writes.
-    pub files: BTreeMap<SandboxId, BTreeMap<String, String>>,
-    pub accepted: BTreeMap<OperationId, SandboxId>,
-    pub keys: BTreeMap<String, OperationId>,
-    /// Calls of the data plane that are on their way.
-    pub calls: BTreeMap<u64, Call>,
-    pub call: u64,
-    pub written: u64,
+/// What the records have said.
+#[derive(Clone, Default)]
+pub(crate) struct Told {
     pub seen: BTreeMap<SandboxId, Seen>,
     /// Up to which change the records were looked at.
     pub seq: u64,
@@ -70,14 +64,30 @@ pub(crate) struct Model {
     pub idle: BTreeMap<SandboxId, bool>,
     /// Since when the records have left room for one more, whatever was committed.
     pub room_since: Option<Duration>,
-    /// Artifacts that were damaged or removed behind everybody's back.
-    pub rotten: BTreeSet<String>,
-    /// How often the connection of a sandbox was broken.
-    pub broken: BTreeMap<SandboxId, u32>,
     /// Since when what a record claims is not there.
     pub missing: BTreeMap<SandboxId, Duration>,
     /// Who holds a name.
     pub names: BTreeMap<String, SandboxId>,
+}
+
+/// What was promised, and what the records have said.
+#[derive(Default)]
+pub(crate) struct Model {
+    pub told: Told,
+    /// The same as it is on the disk, while something may be lost that is not.
+    pub on_disk: Option<Told>,
+    /// Acknowledged writes.
+    pub files: BTreeMap<SandboxId, BTreeMap<String, String>>,
+    pub accepted: BTreeMap<OperationId, SandboxId>,
+    pub keys: BTreeMap<String, OperationId>,
+    /// Calls of the data plane that are on their way.
+    pub calls: BTreeMap<u64, Call>,
+    pub call: u64,
+    pub written: u64,
+    /// Artifacts that were damaged or removed behind everybody's back.
+    pub rotten: BTreeSet<String>,
+    /// How often the connection of a sandbox was broken.
+    pub broken: BTreeMap<SandboxId, u32>,
     /// What each client has asked for last.
     pub last: BTreeMap<usize, (Asked, String)>,
     /// The clock was set by so much in all, either way.
@@ -104,6 +114,7 @@ impl Stage {
         self.plan.end();
         self.crashes.end();
         self.disk.mend();
+        self.power.end();
     }
 
     pub(crate) fn roll(&self, below: u64) -> u64 {
@@ -131,6 +142,20 @@ impl Stage {
         }
     }
 
+    /// What was committed and not on the disk has never been; and whatever ran has ended.
+    pub(crate) fn power_was_lost(&self) {
+        let mut model = self.model.borrow_mut();
+        if let Some(on_disk) = model.on_disk.take() {
+            model.told = on_disk;
+        }
+        for seen in model.told.seen.values() {
+            let phase = seen.record.phase().as_str();
+            self.coverage.fault(power::LOST, phase);
+        }
+        drop(model);
+        self.world.reboot();
+    }
+
     /// It was put to the test.
     pub(crate) fn expect(&self, invariant: Invariant, holds: bool, how: impl FnOnce() -> String) {
         self.coverage.tested(invariant.name());
@@ -155,7 +180,7 @@ impl Stage {
         let mut model = self.model.borrow_mut();
         model.call += 1;
         let number = model.call;
-        let seen = model.seen.get(&sandbox);
+        let seen = model.told.seen.get(&sandbox);
         let ready = seen.is_some_and(|seen| seen.record.phase() == Phase::Ready);
         let open = Arc::new(AtomicBool::new(false));
         let call = Call {
@@ -197,7 +222,7 @@ impl Stage {
     /// Whether it is there and nobody has asked for its end.
     pub(crate) fn is_kept(&self, sandbox: SandboxId) -> bool {
         let model = self.model.borrow();
-        let seen = model.seen.get(&sandbox);
+        let seen = model.told.seen.get(&sandbox);
         seen.is_some_and(|seen| !matches!(seen.record.phase(), Phase::Deleting | Phase::Tombstone))
     }
 }

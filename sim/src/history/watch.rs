@@ -30,7 +30,7 @@ pub(crate) async fn run(stage: &Stage) {
 /// Whether anything runs whose record holds nothing: it came late, and nobody looked again.
 fn capacity(stage: &Stage) {
     let model = stage.model.borrow();
-    for (id, seen) in &model.seen {
+    for (id, seen) in &model.told.seen {
         let runs = matches!(stage.world.truth(*id), Observed::Live { .. });
         if runs && !stage.plan.lied_of(*id) {
             let held = Usage::of(&seen.record).running;
@@ -45,7 +45,7 @@ fn capacity(stage: &Stage) {
 fn deadlines(stage: &Stage) {
     let (now, trouble) = (stage.time.now(), stage.disk_trouble.get());
     let model = stage.model.borrow();
-    for seen in model.seen.values() {
+    for seen in model.told.seen.values() {
         let Some(op) = &seen.record.running else {
             continue;
         };
@@ -79,7 +79,7 @@ fn losses(stage: &Stage) {
     let now = stage.time.now();
     let mut model = stage.model.borrow_mut();
     let model = &mut *model;
-    for (id, seen) in &model.seen {
+    for (id, seen) in &model.told.seen {
         let record = &seen.record;
         let claims = matches!(
             record.phase(),
@@ -87,10 +87,10 @@ fn losses(stage: &Stage) {
         );
         let there = !matches!(stage.world.truth(*id), Observed::Absent | Observed::Stopped);
         if !claims || there || stage.plan.lied_of(*id) {
-            model.missing.remove(id);
+            model.told.missing.remove(id);
             continue;
         }
-        let since = *model.missing.entry(*id).or_insert(now);
+        let since = *model.told.missing.entry(*id).or_insert(now);
         let took = now.saturating_sub(since.max(stage.up_since.get()));
         stage.expect(Invariant::LossIsNoticed, took < TO_NOTICE, || {
             format!("{id} is {}, and gone for {took:?}", record.phase())

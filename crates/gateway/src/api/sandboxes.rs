@@ -14,7 +14,7 @@ use overwinter_lifecycle::operation::{Operation, Verb};
 use overwinter_lifecycle::record::Sandbox;
 use overwinter_lifecycle::{Depth, Name, Phase};
 use overwinter_store::{
-    Accept, AcceptError, Accepted, Disposition, Idempotency, NewSandbox, StoreError,
+    Accept, AcceptError, Accepted, Disposition, Durability, Idempotency, NewSandbox, StoreError,
 };
 use sha2::{Digest, Sha256};
 
@@ -76,6 +76,14 @@ impl Api {
         let accept = Accept {
             sandbox,
             request,
+            durability: match request {
+                // The intent of its effect waits for the disk, and whoever is told is told of its end.
+                Request::Suspend { .. } if !wait.is_zero() => Durability::Soon,
+                Request::Suspend { .. }
+                | Request::Resume { .. }
+                | Request::Start
+                | Request::Delete { .. } => Durability::Before,
+            },
             operation: self.reconciler.ports.ids.operation(),
             requester: requester(&options),
             deadlines: self.reconciler.deadlines,
@@ -139,6 +147,7 @@ impl Api {
             if accepted.begun && !overwinter_lifecycle::mutant!(OwnerOfClient) {
                 reconciler.own(accepted.sandbox.clone());
             }
+            reconciler.sync_soon();
             Ok::<_, ApiError>((accepted, ended))
         });
         let (accepted, ended) = accepted.await.map_err(|_| StoreError::Closed)??;
@@ -167,6 +176,7 @@ impl Api {
                         Ok(Ok(ended)) => std::sync::Arc::unwrap_or_clone(ended),
                         Ok(Err(_)) | Err(_) => {
                             self.reconciler.waiters.forget(operation.id);
+                            self.reconciler.store.sync().await?;
                             self.operation(operation.id).await?.unwrap_or(operation)
                         }
                     },

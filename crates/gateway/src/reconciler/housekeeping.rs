@@ -8,7 +8,7 @@ use futures::StreamExt;
 use overwinter_lifecycle::admission::Request;
 use overwinter_lifecycle::ids::{Millis, SandboxId};
 use overwinter_lifecycle::steps::Observed;
-use overwinter_store::Accept;
+use overwinter_store::{Accept, Durability};
 
 use super::Reconciler;
 
@@ -74,6 +74,7 @@ impl Reconciler {
                 requester: "gateway: a delete that failed is tried again".to_owned(),
                 deadlines: self.deadlines,
                 idempotency: None,
+                durability: Durability::Before,
                 now: self.ports.clock.wall(),
             })
             .await;
@@ -87,6 +88,10 @@ impl Reconciler {
     /// Pays what is due. Debts run beside any verb, and are never fenced.
     pub async fn pay_debts(&self) {
         let now = self.ports.clock.wall();
+        // What is removed is not to be needed again where a power loss takes the debt.
+        if let Err(error) = self.store.sync().await {
+            return tracing::error!(%error, "what is owed cannot be had on the disk");
+        }
         let debts = match self.store.debts_due(now, DEBTS_A_ROUND).await {
             Ok(debts) => debts,
             Err(error) => return tracing::error!(%error, "debts cannot be read"),
@@ -150,6 +155,11 @@ impl Reconciler {
             Observed::Absent | Observed::Stopped => {}
             Observed::InTransition | Observed::Unknown
                 if overwinter_lifecycle::mutant!(UnknownIsAbsent) => {}
+            // The next resume attaches to it.
+            Observed::Live { .. } if sandbox.retained.is_some() => {
+                let phase = sandbox.phase();
+                return tracing::warn!(sandbox = %id, %phase, "it runs, which its record does not say");
+            }
             Observed::Live { .. } | Observed::Frozen { .. } => return,
             // Never taken for absence; looked at again in the next round.
             Observed::InTransition | Observed::Unknown => {

@@ -7,7 +7,7 @@ use overwinter_lifecycle::admission::Request;
 use overwinter_lifecycle::idle::{IdlePolicy, Use, is_idle};
 use overwinter_lifecycle::ids::SandboxId;
 use overwinter_lifecycle::operation::Operation;
-use overwinter_store::{Accept, AcceptError};
+use overwinter_store::{Accept, AcceptError, Durability};
 
 use super::Reconciler;
 
@@ -34,12 +34,14 @@ impl Reconciler {
                 requester: "gateway: idle".to_owned(),
                 deadlines: self.deadlines,
                 idempotency: None,
+                durability: Durability::Soon,
                 now: self.ports.clock.wall(),
             })
             .await?;
         if accepted.begun {
             self.own(accepted.sandbox);
         }
+        self.sync_soon();
         Ok(accepted.operation)
     }
 

@@ -32,6 +32,7 @@ pub mod stock;
 pub mod waiters;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -95,6 +96,9 @@ impl Drivers {
 /// How long an earlier owner of a sandbox's lock is waited for before it is killed.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
+/// For the next commit to come along that waits for the disk, and to take those before it there.
+const SYNC_WITHIN: Duration = Duration::from_millis(2);
+
 /// How long a store that cannot be read is given.
 const READ_PAUSE: Duration = Duration::from_millis(500);
 
@@ -110,6 +114,7 @@ pub struct Reconciler {
     pub tasks: TaskTracker,
     /// Of operations that are accepted from now on.
     pub deadlines: Deadlines,
+    sync_is_due: Arc<AtomicBool>,
     /// Of processes, and not written yet.
     learnt: Arc<processes::Learnt>,
     lost: Arc<settle::Lost>,
@@ -164,6 +169,7 @@ impl Reconciler {
             waiters: Waiters::default(),
             tasks: TaskTracker::new(),
             deadlines: Deadlines::default(),
+            sync_is_due: Arc::default(),
             learnt: Arc::default(),
             lost: Arc::new(settle::Lost::new(now)),
             owners: Arc::default(),
@@ -198,6 +204,22 @@ impl Reconciler {
             if work.catch_unwind().await.is_err() {
                 tracing::error!(sandbox = %id, "its owner panicked; the next start goes on from the record");
                 this.owners().at_work.remove(&id);
+            }
+        });
+    }
+
+    /// What was just committed is on the disk in a moment, by the next commit that waits for it or by
+    /// this.
+    pub(crate) fn sync_soon(&self) {
+        if self.store.is_synced() || self.sync_is_due.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let this = self.clone();
+        self.tasks.spawn(async move {
+            this.ports.clock.sleep(SYNC_WITHIN).await;
+            this.sync_is_due.store(false, Ordering::Release);
+            if let Err(error) = this.store.sync().await {
+                tracing::error!(%error, "the records cannot be had on the disk");
             }
         });
     }

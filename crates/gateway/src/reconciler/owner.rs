@@ -177,6 +177,7 @@ async fn record(
                 owned.timings.clear();
                 owned.exits.clear();
                 reconciler.settle_slot(&owned.sandbox);
+                reconciler.sync_soon();
                 // At once, not in the next round.
                 if !recording.debts().is_empty() {
                     let reconciler = reconciler.clone();

@@ -164,6 +164,23 @@ pub struct Rows {
     pub processes: Option<ProcessesEnded>,
 }
 
+impl Rows {
+    /// Whether whoever waits may be told of this before it is on the disk. A power loss that takes it
+    /// leaves the intent of before, and ends the compute with its host: what comes of the intent then is
+    /// what would have come of the end. Not a create: one that is refused when it is asked for again has
+    /// never been, and its storage goes.
+    #[must_use]
+    pub fn are_found_again(&self) -> bool {
+        let [ended] = self.ended.as_slice() else {
+            return false;
+        };
+        let wakes = matches!(ended.verb, Verb::Resume { .. } | Verb::Start);
+        let done = matches!(ended.outcome, Some(Outcome::Succeeded { .. }));
+        // The effect of whoever begins behind it waits for its own intent.
+        wakes && done && self.intents.is_empty()
+    }
+}
+
 /// How processes ended whose own end nobody has told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProcessesEnded {

@@ -92,7 +92,23 @@ pub(crate) fn accept(tx: &Tx<'_>, asked: &Accept) -> Result<Accepted, AcceptErro
         accepted.operation.as_ref(),
         asked.now,
     )?;
+    if !is_told_later(&accepted) {
+        tx.wait_for_disk();
+    }
     Ok(accepted)
+}
+
+/// Whether nobody is told of it, and no effect of it begins, before something else of it is on the disk.
+fn is_told_later(accepted: &Accepted) -> bool {
+    let accepts = match accepted.disposition {
+        Disposition::Accepted | Disposition::Queued => true,
+        Disposition::Joined | Disposition::Replay | Disposition::TurnedBack | Disposition::NoOp => {
+            false
+        }
+    };
+    let goes_on =
+        (accepted.operation.as_ref()).is_some_and(|op| op.outcome.is_none() && op.intent.is_none());
+    accepts && goes_on && accepted.superseded.is_empty()
 }
 
 /// A call of the data plane turns an idle suspend back, if it still can.

@@ -43,6 +43,11 @@ pub(crate) fn record(tx: &Tx<'_>, asked: &Record) -> Result<Written, StoreError>
         sandboxes::save(tx, &mut sandbox)?;
         write_ledger(tx, &sandbox, &rows, asked.now)?;
     }
+    let need_not_wait = rows.are_found_again() && asked.exits.is_empty()
+        || !rows.intents.is_empty() && overwinter_lifecycle::mutant!(IntentNotAwaited);
+    if !need_not_wait {
+        tx.wait_for_disk();
+    }
     Ok(Written {
         recorded,
         sandbox,

@@ -279,6 +279,8 @@ impl World {
 
     /// What the feed says, and what is written beside each record.
     async fn check_changes(&mut self) {
+        // A feed tells of what is on the disk.
+        self.store().sync().await.unwrap();
         let changes = self.store().changes_since(self.seq, 100).await.unwrap();
         self.seq = changes.next;
         for (_, sandbox) in changes.changes {

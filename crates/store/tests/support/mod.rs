@@ -12,8 +12,8 @@ use overwinter_lifecycle::record::{Compute, Debt, DriverReference, Sandbox};
 use overwinter_lifecycle::recording::{Asleep, Ending, Recording};
 use overwinter_lifecycle::{Depth, Fault, Name, Reason};
 use overwinter_store::{
-    Accept, AcceptError, Accepted, Idempotency, NewSandbox, Store, StoreError, StoreOptions,
-    Written,
+    Accept, AcceptError, Accepted, Durability, Idempotency, NewSandbox, Store, StoreError,
+    StoreOptions, Written,
 };
 use uuid::Uuid;
 
@@ -79,6 +79,7 @@ pub(crate) fn ask(sandbox: SandboxId, request: Request) -> Accept {
         requester: "uid:1000".to_owned(),
         deadlines: Deadlines::default(),
         idempotency: None,
+        durability: Durability::Before,
         now: NOW,
     }
 }
