@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use overwinter_driver::DriverError;
 
+use crate::network::NoNetwork;
+
 /// A step on this host that did not work.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
@@ -44,6 +46,8 @@ pub enum LocalError {
     StillThere { left: usize },
     #[error("the work was broken off")]
     BrokenOff,
+    #[error("the network: {0}")]
+    NoNetwork(#[from] NoNetwork),
     #[error("the network: {program} failed: {message}")]
     Network {
         program: &'static str,
@@ -84,6 +88,7 @@ impl LocalError {
             | Self::NoRange { .. }
             | Self::Layers(_)
             | Self::Cipher(_)
+            | Self::NoNetwork(_)
             | Self::Network { .. }
             | Self::NetworkHung { .. }
             | Self::Locked { .. }

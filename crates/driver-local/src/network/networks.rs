@@ -111,12 +111,7 @@ impl Networks {
                 return Ok(Joining::done(Joined::Host, Some(sysfs)));
             }
             (Network::Internet, Ok(programs)) => programs,
-            (Network::Internet, Err(why)) => {
-                return Err(LocalError::Network {
-                    program: "internet",
-                    message: why.to_string(),
-                });
-            }
+            (Network::Internet, Err(why)) => return Err(why.clone().into()),
         };
         let made = Namespaces::make(self.owner)?;
         let bounds = Bounds {
@@ -152,10 +147,7 @@ impl Networks {
                 inside::add(net, &programs.nft, &more, until)
             }
             // Set up by a gateway that had what this one lacks.
-            Err(why) => Err(LocalError::Network {
-                program: "nft",
-                message: why.to_string(),
-            }),
+            Err(why) => Err(why.clone().into()),
         }
     }
 

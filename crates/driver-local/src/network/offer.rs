@@ -4,11 +4,13 @@ use std::fmt;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::filter::Filter;
 use super::{TRIED_WITHIN, inside};
 use crate::config::NetworkConfig;
+use crate::error::LocalError;
 use crate::runtime::which;
 use crate::userns::Network as Namespaces;
 
@@ -41,8 +43,8 @@ impl Network {
 }
 
 /// Why a sandbox cannot have a network here.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NoNetwork {
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NoNetwork {
     #[error("this driver has {}", Names(&Network::ALL))]
     Unknown,
     #[error("`pasta` is not installed (Debian: the package passt)")]
@@ -52,7 +54,7 @@ pub(crate) enum NoNetwork {
     #[error("the kernel has no /dev/net/tun (modprobe tun)")]
     NoTun,
     #[error("the filter cannot be set up here: {0}")]
-    NoFilter(String),
+    NoFilter(#[source] Arc<LocalError>),
     #[error("not tried: needs root")]
     NotRoot,
     #[error(
@@ -98,7 +100,7 @@ impl Programs {
         });
         match tried {
             Ok(_) => Ok(Self { pasta, nft }),
-            Err(error) => Err(NoNetwork::NoFilter(error.to_string())),
+            Err(error) => Err(NoNetwork::NoFilter(Arc::new(error))),
         }
     }
 
