@@ -17,6 +17,7 @@
 //! | `joining` | a network that is being set up |
 //! | `filter` | the rules: what is closed, what is let through |
 //! | `addresses` | this host's own addresses and name servers |
+//! | `own` | what the kernel routes to this host itself, and that it has changed |
 //! | `pasta` | the process that carries packets, in a group of its own beside the compute's |
 //! | `inside` | what is done in the prepared namespace |
 //! | `watch` | addresses that this host gets later |
@@ -29,6 +30,7 @@ mod inside;
 mod joining;
 mod networks;
 mod offer;
+mod own;
 mod pasta;
 mod watch;
 

@@ -9,17 +9,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
-use super::TRIED_WITHIN;
+use super::{TRIED_WITHIN, own};
 use crate::host::Host;
 
 /// The network namespaces that are filtered, by the native names of their computes.
@@ -53,7 +50,7 @@ pub(crate) struct Watch(JoinHandle<()>);
 impl Watch {
     /// Within a tokio runtime. None: the kernel tells nothing of addresses here.
     pub(crate) fn start(host: &Arc<Host>) -> Option<Self> {
-        let socket = match changes() {
+        let socket = match own::changes() {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::warn!(%error, "addresses that this host gets later are not closed to sandboxes");
@@ -67,8 +64,11 @@ impl Watch {
             let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) };
             let Ok(socket) = socket else { return };
             while let Ok(mut ready) = socket.readable().await {
-                drain(socket.get_ref());
+                let came = own::drain(socket.get_ref()).unwrap_or(true);
                 ready.clear_ready();
+                if !came {
+                    continue;
+                }
                 let Some(host) = host.upgrade() else { return };
                 // Fails only where the runtime goes down.
                 let _ = tokio::task::spawn_blocking(move || close_own(&host)).await;
@@ -80,31 +80,6 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-/// A socket that can be read when an address has come or gone.
-fn changes() -> rustix::io::Result<OwnedFd> {
-    let groups = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
-    let socket = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        // NETLINK_ROUTE is 0.
-        None,
-    )?;
-    bind(&socket, &SocketAddrNetlink::new(0, groups.unsigned_abs()))?;
-    Ok(socket)
-}
-
-/// What has changed is read where it is whole. Also more than the socket holds is a change.
-fn drain(socket: &OwnedFd) {
-    let mut bytes = [0_u8; 4096];
-    loop {
-        match recv(socket, bytes.as_mut_slice(), RecvFlags::DONTWAIT) {
-            Ok(_) | Err(rustix::io::Errno::NOBUFS | rustix::io::Errno::INTR) => {}
-            Err(_) => return,
-        }
     }
 }
 
