@@ -52,7 +52,7 @@ fn offered(host: &Host, network: Network) -> NetworkOffer {
     let missing = host.networks.offers(network).err();
     NetworkOffer {
         name: network.as_str().to_owned(),
-        missing: missing.map(ToString::to_string),
+        missing: missing.map(|why| why.to_string()),
     }
 }
 

@@ -55,6 +55,10 @@ pub enum LocalError {
     },
     #[error("the network: {program} was not ready in time and was killed")]
     NetworkHung { program: &'static str },
+    #[error(
+        "the network: what carries packets ended as soon as it was ready, or was ended because an address of this host could not be closed"
+    )]
+    NetworkCut,
     #[error("image {image}: {message}")]
     Image { image: String, message: String },
     #[error("image {image}: {message}")]
@@ -91,6 +95,7 @@ impl LocalError {
             | Self::NoNetwork(_)
             | Self::Network { .. }
             | Self::NetworkHung { .. }
+            | Self::NetworkCut
             | Self::Locked { .. }
             | Self::StillThere { .. }
             | Self::BrokenOff

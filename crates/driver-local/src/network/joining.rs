@@ -1,9 +1,12 @@
 //! A network that is being set up.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
+use super::filtered::Net;
 use super::pasta::Pasta;
+use crate::cgroup::Cgroups;
 use crate::error::LocalError;
 use crate::userns::Network as Namespaces;
 
@@ -11,7 +14,7 @@ use crate::userns::Network as Namespaces;
 pub(crate) struct Joining {
     pub(super) joined: Joined,
     pub(super) sysfs: Option<OwnedFd>,
-    pub(super) pasta: Option<Pasta>,
+    pub(super) carrying: Option<Starting>,
     pub(super) until: Instant,
 }
 
@@ -20,7 +23,7 @@ impl Joining {
         Self {
             joined,
             sysfs,
-            pasta: None,
+            carrying: None,
             until: Instant::now(),
         }
     }
@@ -35,11 +38,30 @@ impl Joining {
     }
 
     /// Waits until packets are carried.
-    pub(crate) fn ready(self) -> Result<Joined, LocalError> {
-        if let Some(pasta) = self.pasta {
-            pasta.ready(self.until)?;
+    pub(crate) fn ready(self, cgroups: &Cgroups) -> Result<Joined, LocalError> {
+        if let Some(carrying) = self.carrying {
+            carrying.ready(cgroups, self.until)?;
         }
         Ok(self.joined)
+    }
+}
+
+/// What is to carry the packets of a network.
+pub(super) struct Starting {
+    pub(super) net: Arc<Net>,
+    pub(super) pasta: Pasta,
+}
+
+impl Starting {
+    pub(super) fn ready(self, cgroups: &Cgroups, until: Instant) -> Result<(), LocalError> {
+        self.pasta.ready(until)?;
+        let carrier = cgroups.carrier(&self.net.native)?;
+        let carried = carrier.is_some_and(|carrier| self.net.carried_by(carrier));
+        if carried {
+            Ok(())
+        } else {
+            Err(LocalError::NetworkCut)
+        }
     }
 }
 

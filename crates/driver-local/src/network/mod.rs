@@ -20,12 +20,14 @@
 //! | `own` | what the kernel routes to this host itself, and that it has changed |
 //! | `pasta` | the process that carries packets, in a group of its own beside the compute's |
 //! | `inside` | what is done in the prepared namespace |
+//! | `filtered` | the networks that are filtered, and what is closed in each |
 //! | `watch` | addresses that this host gets later |
 //! | `command` | a program that ends before a deadline |
 
 mod addresses;
 mod command;
 mod filter;
+mod filtered;
 mod inside;
 mod joining;
 mod networks;
@@ -36,6 +38,7 @@ mod watch;
 
 use std::time::Duration;
 
+pub(crate) use filtered::Net;
 pub(crate) use joining::{Joined, Joining};
 pub(crate) use networks::{Networks, owner};
 pub(crate) use offer::{Network, NoNetwork, Programs};

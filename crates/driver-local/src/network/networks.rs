@@ -1,15 +1,16 @@
 //! What this host offers, given to one compute after another.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::filter::{self, Filter};
-use super::joining::{Joined, Joining, Joint};
+use super::filtered::{Filtered, Net};
+use super::joining::{Joined, Joining, Joint, Starting};
 use super::offer::{Network, NoNetwork, Programs};
 use super::pasta::{self, Pasta};
-use super::watch::Filtered;
 use super::{TRIED_WITHIN, addresses, inside};
 use crate::cgroup::{Bounds, Cgroups};
 use crate::config::LocalConfig;
@@ -39,7 +40,9 @@ pub(crate) struct Networks {
     owner: u32,
     filter: Filter,
     dns: Vec<std::net::IpAddr>,
-    pub(super) filtered: Filtered,
+    filtered: Filtered,
+    /// Why this host's addresses cannot be followed. None: they are.
+    unfollowed: Mutex<Option<Arc<LocalError>>>,
 }
 
 impl Networks {
@@ -55,26 +58,41 @@ impl Networks {
             filter: Filter::new(&config.network.allow),
             dns: config.network.dns.clone(),
             filtered: Filtered::default(),
+            unfollowed: Mutex::default(),
         })
     }
 
     /// Whether a sandbox may have it, on any runtime.
-    pub(crate) fn offers(&self, network: Network) -> Result<(), &NoNetwork> {
+    pub(crate) fn offers(&self, network: Network) -> Result<(), NoNetwork> {
         match network {
             Network::None => Ok(()),
-            Network::Internet => self.internet.as_ref().map(|_| ()),
+            Network::Internet => self.internet().map(|_| ()),
             Network::Host if self.host => Ok(()),
-            Network::Host => Err(&NoNetwork::Off),
+            Network::Host => Err(NoNetwork::Off),
         }
     }
 
+    fn internet(&self) -> Result<&Programs, NoNetwork> {
+        let programs = self.internet.as_ref().map_err(Clone::clone)?;
+        match &*self.unfollowed() {
+            None => Ok(programs),
+            Some(why) => Err(NoNetwork::Unfollowed(Arc::clone(why))),
+        }
+    }
+
+    fn unfollowed(&self) -> MutexGuard<'_, Option<Arc<LocalError>>> {
+        self.unfollowed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether a sandbox on this kind of runtime may have what it asks for.
-    pub(crate) fn admit(&self, name: &str, runtime: Kind) -> Result<Network, &NoNetwork> {
-        let network = Network::parse(name).ok_or(&NoNetwork::Unknown)?;
+    pub(crate) fn admit(&self, name: &str, runtime: Kind) -> Result<Network, NoNetwork> {
+        let network = Network::parse(name).ok_or(NoNetwork::Unknown)?;
         self.offers(network)?;
         match (network, runtime) {
             (Network::None, _) | (Network::Internet | Network::Host, Kind::Runc) => Ok(network),
-            (Network::Internet | Network::Host, Kind::Gvisor) => Err(&NoNetwork::Gvisor),
+            (Network::Internet | Network::Host, Kind::Gvisor) => Err(NoNetwork::Gvisor),
         }
     }
 
@@ -104,66 +122,150 @@ impl Networks {
         cpu_millis: u32,
     ) -> Result<Joining, LocalError> {
         let until = Instant::now() + READY_WITHIN;
-        let programs = match (network, &self.internet) {
-            (Network::None, _) => return Ok(Joining::done(Joined::Nothing, None)),
-            (Network::Host, _) => {
+        match network {
+            Network::None => return Ok(Joining::done(Joined::Nothing, None)),
+            Network::Host => {
                 let sysfs = inside::sysfs()?;
                 return Ok(Joining::done(Joined::Host, Some(sysfs)));
             }
-            (Network::Internet, Ok(programs)) => programs,
-            (Network::Internet, Err(why)) => return Err(why.clone().into()),
-        };
+            Network::Internet => {}
+        }
+        let programs = self.internet()?;
         let made = Namespaces::make(self.owner)?;
-        let bounds = Bounds {
-            memory_bytes: PASTA_MEMORY,
-            pids: PASTA_PROCESSES,
-            cpu_millis,
-        };
-        let joins = cgroups.make_companion(native, bounds)?;
+        let joins = cgroups.make_companion(native, bounds(cpu_millis))?;
         let pasta = Pasta::start(&programs.pasta, &made, self.owner, joins, &self.dns)?;
-        let net = Arc::new(made.net.try_clone().at("duplicating", Path::new(native))?);
-        self.filtered.add(native, Arc::clone(&net));
+        let namespace = made.net.try_clone().at("duplicating", Path::new(native))?;
+        let net = Net::new(native, namespace, None);
+        self.filtered.add(native, &net);
         let own = addresses::own()?;
         let rules = self.filter.with_host(&own).rules();
-        let sysfs = inside::prepare(&net, &programs.nft, &rules, until)?;
-        if addresses::own()? != own {
-            self.close_own(&net, until)?;
-        }
+        let sysfs = inside::prepare(&net.namespace, &programs.nft, &rules, until)?;
+        net.loaded(own);
+        net.close(&programs.nft, &addresses::own()?, until)?;
         Ok(Joining {
             joined: Joined::Internet(Joint(made)),
             sysfs: Some(sysfs),
-            pasta: Some(pasta),
+            carrying: Some(Starting { net, pasta }),
             until,
         })
     }
-}
 
-impl Networks {
-    /// Closes this host's addresses, as they are now, to who is in the namespace.
-    pub(super) fn close_own(&self, net: &File, until: Instant) -> Result<(), LocalError> {
-        match &self.internet {
-            Ok(programs) => {
-                let more = filter::close(&addresses::own()?);
-                inside::add(net, &programs.nft, &more, until)
-            }
-            // Set up by a gateway that had what this one lacks.
-            Err(why) => Err(why.clone().into()),
-        }
-    }
-
-    /// Goes on with the network of a compute that another gateway has started; none where it has none.
-    pub(crate) fn adopt(&self, native: &str, first: Identity) -> Result<(), LocalError> {
+    /// Goes on with the network of a compute that another gateway has started. None: the compute has
+    /// ended.
+    pub(crate) fn adopt(
+        &self,
+        cgroups: &Cgroups,
+        native: &str,
+        first: Identity,
+    ) -> Result<Option<Arc<Net>>, LocalError> {
+        let programs = self.internet()?;
         let path = PathBuf::from(format!("/proc/{}/ns/net", first.pid));
-        let net = Arc::new(File::open(&path).at("opening", &path)?);
+        let namespace = File::open(&path).at("opening", &path)?;
         // Opened before this is asked: it is the one of that process.
         if process::open(first).is_none() {
-            return Ok(());
+            return Ok(None);
         }
-        self.filtered.add(native, Arc::clone(&net));
-        self.close_own(&net, Instant::now() + TRIED_WITHIN)
+        let net = Net::new(native, namespace, Some(BTreeSet::new()));
+        self.filtered.add(native, &net);
+        let until = Instant::now() + TRIED_WITHIN;
+        net.close(&programs.nft, &addresses::own()?, until)?;
+        if let Some(carrier) = cgroups.carrier(native)? {
+            net.carried_by(carrier);
+        }
+        Ok(Some(net))
+    }
+
+    /// Has packets carried again in a network that nothing carries packets of any more. In this order,
+    /// so that whoever fails to close something meanwhile cuts what comes of it.
+    pub(crate) fn carry_again(
+        &self,
+        cgroups: &Cgroups,
+        net: &Arc<Net>,
+        cpu_millis: u32,
+    ) -> Result<(), LocalError> {
+        let until = Instant::now() + READY_WITHIN;
+        let programs = self.internet()?;
+        net.mend();
+        net.close(&programs.nft, &addresses::own()?, until)?;
+        let (namespaces, owner) = Namespaces::around(&net.namespace)?;
+        let joins = cgroups.make_companion(&net.native, bounds(cpu_millis))?;
+        let pasta = Pasta::start(&programs.pasta, &namespaces, owner, joins, &self.dns)?;
+        let net = Arc::clone(net);
+        Starting { net, pasta }.ready(cgroups, until)
+    }
+
+    pub(crate) fn find_net(&self, native: &str) -> Option<Arc<Net>> {
+        self.filtered.find(native)
+    }
+
+    /// Ends the network of a compute that has ended: that very one.
+    pub(crate) fn end(&self, net: &Arc<Net>) {
+        net.end_carrier();
+        self.filtered.remove_this(net);
     }
 
     pub(crate) fn forget(&self, native: &str) {
         self.filtered.remove(native);
+    }
+
+    /// Closes this host's addresses, as they are now, in every network, several at a time; one to which
+    /// they cannot be closed is cut. The rules of a network can be changed from within it alone, so
+    /// that each has a transaction of its own.
+    pub(super) fn renew(&self) -> Result<(), LocalError> {
+        // Without the programs no network was taken on.
+        let Ok(programs) = &self.internet else {
+            return Ok(());
+        };
+        let own = addresses::own()?;
+        let waiting = Mutex::new(self.filtered.all().into_iter());
+        let next = || {
+            waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .next()
+        };
+        let work = || {
+            while let Some(net) = next() {
+                let closed = net.close(&programs.nft, &own, Instant::now() + TRIED_WITHIN);
+                if let Err(error) = closed {
+                    net.cut();
+                    tracing::error!(
+                        %error, native = net.native,
+                        "a new address of this host cannot be closed to a sandbox: its network is cut"
+                    );
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..RENEWED_AT_ONCE {
+                // Where no more threads are to be had this one does it.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+        Ok(())
+    }
+
+    /// Whether this host's addresses are followed.
+    pub(super) fn set_unfollowed(&self, why: Option<Arc<LocalError>>) {
+        *self.unfollowed() = why;
+    }
+
+    /// Ends every way out. Answers with how many there were.
+    pub(super) fn cut_all(&self) -> usize {
+        let all = self.filtered.all();
+        all.iter().for_each(|net| net.cut());
+        all.len()
+    }
+}
+
+/// Of networks whose rules are changed: most of it is waiting for a program to start.
+const RENEWED_AT_ONCE: usize = 4;
+
+const fn bounds(cpu_millis: u32) -> Bounds {
+    Bounds {
+        memory_bytes: PASTA_MEMORY,
+        pids: PASTA_PROCESSES,
+        cpu_millis,
     }
 }

@@ -55,6 +55,8 @@ pub enum NoNetwork {
     NoTun,
     #[error("the filter cannot be set up here: {0}")]
     NoFilter(#[source] Arc<LocalError>),
+    #[error("this host's addresses cannot be followed, and so not be closed: {0}")]
+    Unfollowed(#[source] Arc<LocalError>),
     #[error("not tried: needs root")]
     NotRoot,
     #[error(
