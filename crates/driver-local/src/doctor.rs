@@ -6,9 +6,10 @@ use std::path::Path;
 use rustix::process::geteuid;
 
 use crate::cgroup::Cgroups;
-use crate::config::{DEFAULT_UID_BASE, NetworkConfig};
-use crate::network::{self, NoNetwork, Programs};
+use crate::config::{DEFAULT_UID_BASE, DEFAULT_UID_COUNT, NetworkConfig};
+use crate::network::{NoNetwork, Programs};
 use crate::quota::Quota;
+use crate::ranges;
 use crate::runtime::{version, which};
 
 /// How much a finding matters.
@@ -177,7 +178,8 @@ fn memory_on_disk(chosen: &Path) -> Check {
 /// Tried out, as id-mapped mounts are, in a namespace that nobody has.
 fn internet() -> Check {
     const NAME: &str = "network internet";
-    match Programs::find(&NetworkConfig::default(), network::owner(DEFAULT_UID_BASE)) {
+    let owner = ranges::owner(DEFAULT_UID_BASE, DEFAULT_UID_COUNT);
+    match Programs::find(&NetworkConfig::default(), owner) {
         Ok(programs) => Check::ok(NAME, programs.describe()),
         Err(why @ (NoNetwork::NoPasta | NoNetwork::NoNft | NoNetwork::NoTun)) => Check::new(
             NAME,

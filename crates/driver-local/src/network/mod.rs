@@ -40,7 +40,7 @@ use std::time::Duration;
 
 pub(crate) use filtered::Net;
 pub(crate) use joining::{Joined, Joining};
-pub(crate) use networks::{Networks, owner};
+pub(crate) use networks::Networks;
 pub(crate) use offer::{Network, NoNetwork, Programs};
 pub(crate) use watch::Watch;
 

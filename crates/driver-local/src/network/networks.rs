@@ -16,6 +16,7 @@ use crate::cgroup::{Bounds, Cgroups};
 use crate::config::LocalConfig;
 use crate::error::{At, LocalError, OpenError};
 use crate::process::{self, Identity};
+use crate::ranges;
 use crate::runtime::Kind;
 use crate::userns::Network as Namespaces;
 
@@ -26,11 +27,6 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 const PASTA_MEMORY: u64 = 256 << 20;
 /// It is one process, and another for the moment of its start.
 const PASTA_PROCESSES: u32 = 16;
-
-/// The host's user that owns networks: below all that sandboxes have.
-pub(crate) const fn owner(uid_base: u32) -> u32 {
-    uid_base.saturating_sub(1)
-}
 
 /// What this host offers.
 #[derive(Debug)]
@@ -50,7 +46,7 @@ impl Networks {
         if let Some(closed) = filter::never_in(&config.network.allow) {
             return Err(OpenError::Closed(closed));
         }
-        let owner = owner(config.uid_base);
+        let owner = ranges::owner(config.uid_base, config.uid_count);
         Ok(Self {
             internet: Programs::find(&config.network, owner),
             host: config.network.host,
