@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use overwinter_driver::{Depth, Driver, DriverError, EffectContext, Observed};
-use overwinter_driver_local::LocalConfig;
+use overwinter_driver_local::{LocalConfig, Status, doctor};
 use overwinter_lifecycle::ids::{EffectKey, Fence, Incarnation, SandboxId, Serial};
 
 use crate::common::{BUSYBOX, Bed, Outcome, Receipts, credentials, open, sandbox, until};
@@ -244,6 +244,10 @@ async fn an_address_that_cannot_be_closed_costs_the_network_and_a_resume_mends_i
     // One that has ended by itself, while another gateway took over.
     kill(pids(&bed, id, true)[0]);
     until("it has ended", || pids(&bed, id, true).is_empty()).await?;
+    assert_eq!(
+        doctor_says(&bed),
+        (Status::Warn, "lost by 1 of 1: winter".to_owned())
+    );
     bed.restart()?;
     bed.driver.recover(id, PATIENCE).await?;
     let resumed = bed
@@ -258,11 +262,23 @@ async fn an_address_that_cannot_be_closed_costs_the_network_and_a_resume_mends_i
         reaches(&bed, id, &public, PORT).await?,
         "it is mended again"
     );
+    assert_eq!(
+        doctor_says(&bed),
+        (Status::Ok, "all 1 are there".to_owned())
+    );
     assert!(!reaches(&bed, id, &late, port).await?);
     bed.driver.delete(&bed.effect(id, 7, 4)).await?;
     assert_eq!(bed.left(), Vec::<String>::new());
     assert_eq!(strays(&bed), Vec::<String>::new());
     Ok(())
+}
+
+fn doctor_says(bed: &Bed) -> (Status, String) {
+    let checks = doctor(&bed.config.state_dir, &bed.config.runtime);
+    let check = checks
+        .into_iter()
+        .find(|it| it.name == "networks of sandboxes");
+    check.map(|it| (it.status, it.detail)).unwrap()
 }
 
 /// What the process that is killed is told.
