@@ -86,10 +86,8 @@ impl Networks {
     pub(crate) fn admit(&self, name: &str, runtime: Kind) -> Result<Network, NoNetwork> {
         let network = Network::parse(name).ok_or(NoNetwork::Unknown)?;
         self.offers(network)?;
-        match (network, runtime) {
-            (Network::None, _) | (Network::Internet | Network::Host, Kind::Runc) => Ok(network),
-            (Network::Internet | Network::Host, Kind::Gvisor) => Err(NoNetwork::Gvisor),
-        }
+        network.on(runtime)?;
+        Ok(network)
     }
 
     /// What a sandbox's `/etc/resolv.conf` begins with.

@@ -11,7 +11,7 @@ use super::filter::Filter;
 use super::{TRIED_WITHIN, inside};
 use crate::config::NetworkConfig;
 use crate::error::LocalError;
-use crate::runtime::which;
+use crate::runtime::{Kind, which};
 use crate::userns::Network as Namespaces;
 
 /// What a sandbox can ask for.
@@ -30,6 +30,16 @@ impl Network {
             Self::None => "none",
             Self::Internet => "internet",
             Self::Host => "host",
+        }
+    }
+
+    /// Whether this kind of runtime can be connected to it.
+    pub(crate) const fn on(self, runtime: Kind) -> Result<(), NoNetwork> {
+        match (self, runtime) {
+            (Self::None, Kind::Runc | Kind::Gvisor) | (Self::Internet | Self::Host, Kind::Runc) => {
+                Ok(())
+            }
+            (Self::Internet | Self::Host, Kind::Gvisor) => Err(NoNetwork::Gvisor),
         }
     }
 
