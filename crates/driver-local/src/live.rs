@@ -84,21 +84,24 @@ impl Live {
     /// Within a runtime.
     pub(crate) fn carried(&mut self, net: &Net, first: OwnedFd) {
         let native = self.native.clone();
-        let lost = move || tracing::error!(native, "{NO_NETWORK}");
+        let Some(carrier) = net.carrier() else {
+            return tracing::error!(native, "{NO_NETWORK}");
+        };
         // A descriptor of its own: one is registered once.
-        let carrier = net.carrier().and_then(|it| it.try_clone().ok());
-        let Some(carrier) = carrier else {
-            return lost();
+        let registered = carrier.try_clone().and_then(|carrier| {
+            // SAFETY: as above.
+            unsafe { AsyncFd::register_with_interest(carrier, Interest::READABLE) }
+                .map_err(Into::into)
+        });
+        let carrier = match registered {
+            Ok(carrier) => carrier,
+            Err(error) => {
+                return tracing::error!(%error, native, "the end of a sandbox's network would not be noticed");
+            }
         };
         let carrying = tokio::spawn(async move {
-            // SAFETY: as above.
-            let carrier = unsafe { AsyncFd::register_with_interest(carrier, Interest::READABLE) };
-            let ended = match &carrier {
-                Ok(carrier) => carrier.readable().await.is_ok(),
-                Err(_) => false,
-            };
-            if ended && !process::has_ended(&first) {
-                lost();
+            if carrier.readable().await.is_ok() && !process::has_ended(&first) {
+                tracing::error!(native, "{NO_NETWORK}");
             }
         });
         if let Some(before) = self.carrying.replace(carrying) {

@@ -62,7 +62,8 @@ impl Shared {
             return Ok(false);
         }
         let cpus = spec.resources.cpu_millis;
-        host.networks.carry_again(&host.cgroups, &net, cpus)?;
+        host.networks
+            .carry_again(&host.cgroups, &net, cpus, turn.until)?;
         let first = running.pidfd.try_clone();
         let first = first.at("duplicating", Path::new(native))?;
         let mut live = turn

@@ -176,8 +176,9 @@ impl Networks {
         cgroups: &Cgroups,
         net: &Arc<Net>,
         cpu_millis: u32,
+        until: Instant,
     ) -> Result<(), LocalError> {
-        let until = Instant::now() + READY_WITHIN;
+        let until = until.min(Instant::now() + READY_WITHIN);
         let programs = self.internet()?;
         net.mend();
         net.close(&programs.nft, &addresses::own()?, until)?;
