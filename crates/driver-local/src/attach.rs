@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overwinter_driver::Credentials;
-use overwinter_driver::attach::{AttachFile, AttachPort, Peer};
+use overwinter_driver::attach::{AttachFile, AttachPort, Peer, Refusals};
 use overwinter_lifecycle::ids::SandboxId;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, chmodat, chownat, openat, renameat};
 use tokio::net::UnixListener;
@@ -150,6 +150,7 @@ impl Drop for Door {
 }
 
 async fn accept(listener: UnixListener, sandbox: SandboxId, uid: u32, port: Arc<dyn AttachPort>) {
+    let mut refusals = Refusals::default();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -169,9 +170,16 @@ async fn accept(listener: UnixListener, sandbox: SandboxId, uid: u32, port: Arc<
                 port.connection(sandbox, Box::new(stream), peer);
             }
             Ok(peer) => {
-                tracing::warn!(%sandbox, uid = peer.uid(), "refused: not the supervisor's user")
+                if let Some(times) = refusals.note() {
+                    let uid = peer.uid();
+                    tracing::warn!(%sandbox, uid, times, "refused: not the supervisor's user");
+                }
             }
-            Err(error) => tracing::warn!(%sandbox, %error, "refused: the peer is not known"),
+            Err(error) => {
+                if let Some(times) = refusals.note() {
+                    tracing::warn!(%sandbox, %error, times, "refused: the peer is not known");
+                }
+            }
         }
     }
 }

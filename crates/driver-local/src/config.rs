@@ -23,7 +23,8 @@ pub struct LocalConfig {
     pub gateway_id: String,
     /// First host id of the first sandbox.
     pub uid_base: u32,
-    /// How many host ids may be given out, 65,536 to a sandbox.
+    /// How many host ids are this gateway's: 65,536 to a sandbox, and as many for what runs on behalf of
+    /// all.
     pub uid_count: u32,
     /// Runtime subprocesses at a time.
     pub runtime_concurrency: usize,
@@ -66,6 +67,7 @@ impl Default for NetworkConfig {
 
 /// 2²⁸: beyond what systems give to users and to containers.
 pub(crate) const DEFAULT_UID_BASE: u32 = 0x1000_0000;
+pub(crate) const DEFAULT_UID_COUNT: u32 = 0x6000_0000;
 
 impl LocalConfig {
     #[must_use]
@@ -77,7 +79,7 @@ impl LocalConfig {
             supervisor,
             gateway_id,
             uid_base: DEFAULT_UID_BASE,
-            uid_count: 0x6000_0000,
+            uid_count: DEFAULT_UID_COUNT,
             runtime_concurrency: std::thread::available_parallelism().map_or(2, usize::from),
             default_pids: 1024,
             network: NetworkConfig::default(),

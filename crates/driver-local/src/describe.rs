@@ -1,12 +1,14 @@
 //! What this driver can do here.
 
-use overwinter_driver::{Depth, Description, DriverError, Limit, NetworkOffer, SuspensionMode};
+use overwinter_driver::{
+    Depth, Description, DriverError, Limit, NetworkOffer, RuntimeOffer, SuspensionMode,
+};
 
 use crate::compute::Look;
 use crate::effects::DRIVER;
 use crate::host::Host;
 use crate::network::Network;
-use crate::runtime::Kind;
+use crate::runtime::{Kind, Runtime};
 
 const NO_QUOTAS: &str = "the filesystem of the gateway's data folder has no project quotas; on ext4: \
      tune2fs -O project,quota, then mount with prjquota";
@@ -34,6 +36,7 @@ pub(crate) fn describe(host: &Host) -> Description {
             disk.to_owned(),
         ],
         networks: Network::ALL.map(|network| offered(host, network)).to_vec(),
+        runtimes: host.runtimes.all().map(on_runtime).collect(),
         modes: modes(writes),
         unavailable: if writes {
             Vec::new()
@@ -52,7 +55,19 @@ fn offered(host: &Host, network: Network) -> NetworkOffer {
     let missing = host.networks.offers(network).err();
     NetworkOffer {
         name: network.as_str().to_owned(),
-        missing: missing.map(ToString::to_string),
+        missing: missing.map(|why| why.to_string()),
+    }
+}
+
+/// What a sandbox on it has to do without, whatever this host offers.
+fn on_runtime(runtime: &Runtime) -> RuntimeOffer {
+    let without = |network: Network| {
+        let missing = network.on(runtime.kind).err()?;
+        Some((network.as_str().to_owned(), missing.to_string()))
+    };
+    RuntimeOffer {
+        name: runtime.name.clone(),
+        without: Network::ALL.into_iter().filter_map(without).collect(),
     }
 }
 

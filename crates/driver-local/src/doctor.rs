@@ -1,13 +1,13 @@
 //! What this host has, what it lacks, and what to do about it. Changes nothing.
 
+mod networks;
+
 use std::fs;
 use std::path::Path;
 
 use rustix::process::geteuid;
 
 use crate::cgroup::Cgroups;
-use crate::config::{DEFAULT_UID_BASE, NetworkConfig};
-use crate::network::{self, NoNetwork, Programs};
 use crate::quota::Quota;
 use crate::runtime::{version, which};
 
@@ -63,7 +63,8 @@ pub fn doctor(state_dir: &Path, runtime: &Path) -> Vec<Check> {
     let mut checks = vec![privileges(), cgroups(), chosen_runtime(runtime)];
     checks.extend(other_runtimes(runtime));
     checks.push(memory_on_disk(runtime));
-    checks.push(internet());
+    checks.push(networks::internet());
+    checks.extend(networks::carried(state_dir));
     checks.extend([
         user_namespaces(),
         overlay(),
@@ -170,29 +171,6 @@ fn memory_on_disk(chosen: &Path) -> Check {
             Status::Warn,
             "gVisor's runsc is not installed: no memory is written to disk",
             "install it and put it in PATH (Debian 12: the package runsc of bookworm-backports)",
-        ),
-    }
-}
-
-/// Tried out, as id-mapped mounts are, in a namespace that nobody has.
-fn internet() -> Check {
-    const NAME: &str = "network internet";
-    match Programs::find(&NetworkConfig::default(), network::owner(DEFAULT_UID_BASE)) {
-        Ok(programs) => Check::ok(NAME, programs.describe()),
-        Err(why @ (NoNetwork::NoPasta | NoNetwork::NoNft | NoNetwork::NoTun)) => Check::new(
-            NAME,
-            Status::Warn,
-            why.to_string(),
-            "sandboxes have no way out without it (Debian: apt-get install passt nftables)",
-        ),
-        Err(why @ NoNetwork::NotRoot) => {
-            Check::new(NAME, Status::Warn, why.to_string(), "run doctor as root")
-        }
-        Err(why) => Check::new(
-            NAME,
-            Status::Warn,
-            why.to_string(),
-            "use a kernel with nf_tables, its nat and reject, and CONFIG_TUN",
         ),
     }
 }

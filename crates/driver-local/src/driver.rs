@@ -29,7 +29,7 @@ use crate::{describe, image, list, recover};
 /// Sandboxes on this host.
 pub struct LocalDriver {
     shared: Arc<Shared>,
-    _addresses: Option<Watch>,
+    _addresses: Watch,
 }
 
 /// What effects that outlive their caller hold on to.

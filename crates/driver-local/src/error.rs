@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use overwinter_driver::DriverError;
 
+use crate::network::NoNetwork;
+
 /// A step on this host that did not work.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
@@ -44,6 +46,8 @@ pub enum LocalError {
     StillThere { left: usize },
     #[error("the work was broken off")]
     BrokenOff,
+    #[error("the network: {0}")]
+    NoNetwork(#[from] NoNetwork),
     #[error("the network: {program} failed: {message}")]
     Network {
         program: &'static str,
@@ -51,6 +55,10 @@ pub enum LocalError {
     },
     #[error("the network: {program} was not ready in time and was killed")]
     NetworkHung { program: &'static str },
+    #[error(
+        "the network: what carries packets ended as soon as it was ready, or was ended because an address of this host could not be closed"
+    )]
+    NetworkCut,
     #[error("image {image}: {message}")]
     Image { image: String, message: String },
     #[error("image {image}: {message}")]
@@ -84,8 +92,10 @@ impl LocalError {
             | Self::NoRange { .. }
             | Self::Layers(_)
             | Self::Cipher(_)
+            | Self::NoNetwork(_)
             | Self::Network { .. }
             | Self::NetworkHung { .. }
+            | Self::NetworkCut
             | Self::Locked { .. }
             | Self::StillThere { .. }
             | Self::BrokenOff

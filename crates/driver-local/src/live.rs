@@ -12,6 +12,8 @@ use tokio::task::JoinHandle;
 
 use crate::attach::Door;
 use crate::compute::ComputeRecord;
+use crate::network::Net;
+use crate::process;
 use crate::runtime::Kind;
 
 /// Who wants to know of changes. Nothing is lost while one listens slowly.
@@ -44,6 +46,8 @@ pub(crate) struct Live {
     /// Closed while it is frozen.
     pub(crate) door: Option<Door>,
     watching: JoinHandle<()>,
+    /// Waits for the end of what carries its packets.
+    carrying: Option<JoinHandle<()>>,
 }
 
 impl Live {
@@ -72,12 +76,48 @@ impl Live {
             runtime: record.runtime,
             door: None,
             watching,
+            carrying: None,
+        }
+    }
+
+    /// Says so when what carries its packets ends, which should not be before PID 1, `first`, does.
+    /// Within a runtime.
+    pub(crate) fn carried(&mut self, net: &Net, first: OwnedFd) {
+        let native = self.native.clone();
+        let Some(carrier) = net.carrier() else {
+            return tracing::error!(native, "{NO_NETWORK}");
+        };
+        // A descriptor of its own: one is registered once.
+        let registered = carrier.try_clone().and_then(|carrier| {
+            // SAFETY: as above.
+            unsafe { AsyncFd::register_with_interest(carrier, Interest::READABLE) }
+                .map_err(Into::into)
+        });
+        let carrier = match registered {
+            Ok(carrier) => carrier,
+            Err(error) => {
+                return tracing::error!(%error, native, "the end of a sandbox's network would not be noticed");
+            }
+        };
+        let carrying = tokio::spawn(async move {
+            if carrier.readable().await.is_ok() && !process::has_ended(&first) {
+                tracing::error!(native, "{NO_NETWORK}");
+            }
+        });
+        if let Some(before) = self.carrying.replace(carrying) {
+            before.abort();
         }
     }
 }
 
+const NO_NETWORK: &str = "nothing carries the packets of a sandbox any more: it is without its network until it is \
+     resumed or started";
+
 impl Drop for Live {
     fn drop(&mut self) {
         self.watching.abort();
+        if let Some(carrying) = &self.carrying {
+            carrying.abort();
+        }
     }
 }

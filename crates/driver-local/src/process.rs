@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::process::Child;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,6 +22,11 @@ pub(crate) fn open(identity: Identity) -> Option<OwnedFd> {
     let pidfd = open_pid(identity.pid)?;
     // Read after the descriptor was had: both speak of the same process, or of an ended one.
     (start_time(identity.pid)? == identity.start && !has_ended(&pidfd)).then_some(pidfd)
+}
+
+/// One that nobody has reaped: only what the host has too little of can fail.
+pub(crate) fn open_child(child: &Child) -> rustix::io::Result<OwnedFd> {
+    pidfd_open(Pid::from_child(child), PidfdFlags::empty())
 }
 
 pub(crate) fn open_pid(pid: i32) -> Option<OwnedFd> {

@@ -14,6 +14,17 @@ use overwinter_lifecycle::ids::SandboxId;
 use crate::error::{At, LocalError, ignore_missing};
 use crate::userns::RANGE;
 
+/// The last range is of no sandbox: the gateway's own processes on behalf of sandboxes run under an id
+/// of it. So they do under one that is this gateway's, whatever others on this host count from.
+const fn rooms(count: u32) -> u32 {
+    (count / RANGE).saturating_sub(1)
+}
+
+/// The host's user that owns networks and carries their packets.
+pub(crate) const fn owner(base: u32, count: u32) -> u32 {
+    base.saturating_add(rooms(count).saturating_mul(RANGE))
+}
+
 pub(crate) struct Ranges {
     folder: PathBuf,
     base: u32,
@@ -64,7 +75,7 @@ impl Ranges {
         Ok(Self {
             folder,
             base,
-            count: count / RANGE,
+            count: rooms(count),
             assigned: Mutex::new(assigned),
         })
     }
@@ -133,7 +144,7 @@ mod tests {
     fn a_range_is_kept_across_a_restart_and_reused_only_once_released()
     -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
-        let open = || Ranges::open(folder.path().to_owned(), 1 << 28, 2 * RANGE);
+        let open = || Ranges::open(folder.path().to_owned(), 1 << 28, 3 * RANGE);
         let [a, b, c] = [1, 2, 3].map(|n| SandboxId(Uuid::from_u128(n)));
         let ranges = open()?;
         let first = ranges.take(a)?;
@@ -144,6 +155,7 @@ mod tests {
             ranges.take(c),
             Err(LocalError::NoRange { in_use: 2 })
         ));
+        assert_eq!(owner(1 << 28, 3 * RANGE), second + RANGE, "it is nobody's");
 
         let again = open()?;
         assert_eq!(again.of(b), Some(second));

@@ -8,12 +8,13 @@ use overwinter_lifecycle::ids::SandboxId;
 use overwinter_lifecycle::steps::Observed;
 
 use crate::artifact;
-use crate::cgroup::{Freezer, companion_of};
+use crate::cgroup::Freezer;
 use crate::compute::{ComputeRecord, Look, Running};
 use crate::driver::{Shared, Turn, blocking};
 use crate::error::LocalError;
-use crate::host::Host;
+use crate::host::{Host, read_spec};
 use crate::lock::SandboxLock;
+use crate::network::Network;
 use crate::runtime::Kind;
 use crate::teardown;
 
@@ -41,16 +42,27 @@ pub(crate) fn observe(
 }
 
 /// Its way to the internet is beside it, where it has one.
-fn adopt_network(host: &Host, record: &ComputeRecord) -> Result<(), LocalError> {
+fn adopt_network(
+    host: &Host,
+    sandbox: SandboxId,
+    record: &ComputeRecord,
+) -> Result<(), LocalError> {
     let native = &record.native;
-    if host.cgroups.pids(&companion_of(native))?.is_empty() {
-        return Ok(());
-    }
+    let carried = host.cgroups.carrier(native)?.is_some();
+    let spec = read_spec(&host.layout.sandbox(sandbox));
+    let asked = spec.is_ok_and(|spec| Network::parse(&spec.network) == Some(Network::Internet));
     let Some(first) = record.find_first(&host.layout)? else {
         return Ok(());
     };
-    if let Err(error) = host.networks.adopt(native, first) {
-        tracing::warn!(%error, native, "addresses that this host got meanwhile are not closed to it");
+    if !carried && !asked {
+        return Ok(());
+    }
+    if let Err(error) = host.networks.adopt(&host.cgroups, native, first) {
+        tracing::error!(
+            %error, native,
+            "addresses that this host got meanwhile cannot be closed to a sandbox: its network is cut"
+        );
+        return teardown::end_companion(host, native, Instant::now() + CLEAR_WITHIN);
     }
     Ok(())
 }
@@ -83,7 +95,7 @@ impl Shared {
                 Look::Running(running) => {
                     // Mounts of a start that was cut short; the compute has its own.
                     crate::mounts::detach(&host.layout.mounts_of(&running.record.native))?;
-                    adopt_network(&host, &running.record)?;
+                    adopt_network(&host, sandbox, &running.record)?;
                 }
                 Look::Nothing | Look::Remains(_) => teardown::forget(&host, sandbox)?,
             }

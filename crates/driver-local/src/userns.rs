@@ -56,6 +56,31 @@ impl Network {
     }
 }
 
+impl Network {
+    /// What a network namespace of this kind is in, and the host's user that owns it.
+    pub(crate) fn around(net: &File) -> Result<(Self, u32), LocalError> {
+        let path = Path::new("the network namespace");
+        // SAFETY: a plain call on a descriptor that lives through it; the kernel makes the new one for us.
+        let user = unsafe {
+            match libc::ioctl(net.as_raw_fd(), libc::NS_GET_USERNS) {
+                fd if fd >= 0 => Ok(File::from_raw_fd(fd)),
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+        let user = user.at("finding the owner of", path)?;
+        let mut owner: libc::uid_t = 0;
+        // SAFETY: the kernel writes one number, which lives through the call.
+        let told = unsafe { libc::ioctl(user.as_raw_fd(), libc::NS_GET_OWNER_UID, &raw mut owner) };
+        let told = match told {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        };
+        told.at("finding the owner of", path)?;
+        let net = net.try_clone().at("duplicating", path)?;
+        Ok((Self { user, net }, owner))
+    }
+}
+
 /// A child that only waits in a user namespace of its own. Ended and reaped when dropped.
 struct Pause {
     pid: libc::pid_t,

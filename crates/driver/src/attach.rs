@@ -75,6 +75,24 @@ pub struct AttachProof {
     pub previous_secret: Option<[u8; 32]>,
 }
 
+/// How often somebody was refused, and whether that is to be said: whoever is inside can knock as often
+/// as it likes, and a log is for others too. The first time is, then the 10th, the 100th and so on.
+#[derive(Debug, Default)]
+pub struct Refusals(u64);
+
+impl Refusals {
+    /// One more. Some: so many until now, and it is to be said.
+    pub const fn note(&mut self) -> Option<u64> {
+        self.0 += 1;
+        let magnitude = 10_u64.pow(self.0.ilog10());
+        if self.0 == magnitude {
+            Some(self.0)
+        } else {
+            None
+        }
+    }
+}
+
 /// Why an attach was refused. Audited; the answer to the peer is as short as the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachRefused {
@@ -108,4 +126,16 @@ pub trait AttachPort: Send + Sync + 'static {
         proof: &AttachProof,
         agent: Arc<dyn Agent>,
     ) -> Result<(), AttachRefused>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Refusals;
+
+    #[test]
+    fn a_million_refusals_are_seven_lines() {
+        let mut refusals = Refusals::default();
+        let said: Vec<u64> = (0..1_000_000).filter_map(|_| refusals.note()).collect();
+        assert_eq!(said, [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000]);
+    }
 }

@@ -18,6 +18,8 @@ pub struct Description {
     pub features: Vec<String>,
     /// The networks that a sandbox may have, and those that it may not.
     pub networks: Vec<NetworkOffer>,
+    /// What runs sandboxes, where one may be chosen; the first is the default.
+    pub runtimes: Vec<RuntimeOffer>,
     pub modes: Vec<SuspensionMode>,
     /// Depths that are not there, and why.
     pub unavailable: Vec<(Depth, String)>,
@@ -33,14 +35,29 @@ pub struct NetworkOffer {
     pub missing: Option<String>,
 }
 
-/// Why a sandbox cannot have the network that it asks for.
+/// A runtime by name, such as `runc`, `runsc`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeOffer {
+    pub name: String,
+    /// Networks, by name, that are to be had here and not on this runtime, and why.
+    pub without: Vec<(String, String)>,
+}
+
+/// Why a sandbox cannot have the network, or the runtime, that it asks for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoNetwork {
-    #[error("{0}")]
-    NotHere(String),
-    /// Holds the names of those that there are.
-    #[error("its networks: {}", .0.join(", "))]
-    Unknown(Vec<String>),
+pub enum NotOffered {
+    #[error("the network {network:?}: {missing}")]
+    NetworkNotHere { network: String, missing: String },
+    #[error("the network {network:?} on the runtime {runtime:?}: {missing}")]
+    NetworkNotOn {
+        network: String,
+        runtime: String,
+        missing: String,
+    },
+    #[error("the network {network:?}: its networks: {}", there.join(", "))]
+    UnknownNetwork { network: String, there: Vec<String> },
+    #[error("the runtime {runtime:?}: its runtimes: {}", there.join(", "))]
+    UnknownRuntime { runtime: String, there: Vec<String> },
 }
 
 impl NetworkOffer {
@@ -93,19 +110,52 @@ impl Description {
         self.modes.iter().find(|mode| mode.depth == depth)
     }
 
-    /// Whether a sandbox may have this network.
+    /// Whether a sandbox may have this network on this runtime; empty: the default one. A driver that
+    /// names no runtimes has one.
     ///
     /// # Errors
-    /// [`NoNetwork`] says why not.
-    pub fn network(&self, name: &str) -> Result<(), NoNetwork> {
-        let offer = self.networks.iter().find(|it| it.name == name);
+    /// [`NotOffered`] says why not.
+    pub fn offers(&self, network: &str, runtime: &str) -> Result<(), NotOffered> {
+        let offer = self.networks.iter().find(|it| it.name == network);
         match offer.map(|offer| &offer.missing) {
-            Some(None) => Ok(()),
-            Some(Some(why)) => Err(NoNetwork::NotHere(why.clone())),
-            None => {
-                let names = self.networks.iter().map(|it| it.name.clone());
-                Err(NoNetwork::Unknown(names.collect()))
+            Some(None) => {}
+            Some(Some(missing)) => {
+                return Err(NotOffered::NetworkNotHere {
+                    network: network.to_owned(),
+                    missing: missing.clone(),
+                });
             }
+            None => {
+                return Err(NotOffered::UnknownNetwork {
+                    network: network.to_owned(),
+                    there: self.networks.iter().map(|it| it.name.clone()).collect(),
+                });
+            }
+        }
+        let mut runtimes = self.runtimes.iter();
+        let on = if runtime.is_empty() {
+            runtimes.next()
+        } else {
+            runtimes.find(|it| it.name == runtime)
+        };
+        let Some(on) = on else {
+            return if self.runtimes.is_empty() {
+                Ok(())
+            } else {
+                Err(NotOffered::UnknownRuntime {
+                    runtime: runtime.to_owned(),
+                    there: self.runtimes.iter().map(|it| it.name.clone()).collect(),
+                })
+            };
+        };
+        let without = on.without.iter().find(|(name, _)| name == network);
+        match without {
+            None => Ok(()),
+            Some((_, missing)) => Err(NotOffered::NetworkNotOn {
+                network: network.to_owned(),
+                runtime: on.name.clone(),
+                missing: missing.clone(),
+            }),
         }
     }
 

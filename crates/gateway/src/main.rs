@@ -111,7 +111,10 @@ fn look(data_dir: Option<PathBuf>, output: Output) -> Result<ExitCode, Failed> {
         data_dir,
         ..Config::default()
     };
-    let checks = doctor(&config.data_dir(), config.local.runtime.as_ref());
+    let checks = doctor(
+        &config.data_dir().join("local"),
+        config.local.runtime.as_ref(),
+    );
     let missing = checks.iter().any(|check| check.status == Status::Missing);
     let word = |status| match status {
         Status::Ok => "ok",

@@ -1,7 +1,6 @@
 //! Whoever has stolen what a supervisor shows, and whoever dials without it: from inside, and from
 //! the host, on the socket that is one sandbox's own.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -327,11 +326,11 @@ async fn a_program_inside_cannot_be_its_supervisor() -> anyhow::Result<()> {
         }
         stage.unharmed(runtime).await?;
     }
-    let refused = std::fs::read_to_string(stage.gateway.log_path())?;
-    let audited: BTreeSet<_> = ["attach refused", "not the supervisor's user"]
-        .into_iter()
-        .filter(|words| refused.contains(words))
-        .collect();
-    ensure!(audited.len() == 2, "only {audited:?} are in the log");
+    // All of it is in the log, in a few lines: for each sandbox one for the first, the 10th and so on.
+    let log = std::fs::read_to_string(stage.gateway.log_path())?;
+    for words in ["attach refused", "not the supervisor's user"] {
+        let lines = log.lines().filter(|line| line.contains(words)).count();
+        ensure!((1..=8).contains(&lines), "{lines} lines say {words:?}");
+    }
     stage.close().await
 }

@@ -8,9 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use overwinter_client::Sandbox;
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
 use rustix::process::Uid;
 use serde_json::Value;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::stage::Stage;
 
@@ -43,6 +47,35 @@ impl Stolen {
             incarnation: told["incarnation"].as_u64().context("no incarnation")?,
             token: text("token").context("no token")?,
         })
+    }
+
+    /// Waits until they are where the supervisor finds them, and the socket too.
+    pub(crate) async fn awaited(stage: &Stage, sandbox: &Sandbox) -> anyhow::Result<Self> {
+        let folder = stage.attach_folder(sandbox)?;
+        let made = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives.
+        let made = unsafe { AsyncFd::register_with_interest(made, Interest::READABLE) }?;
+        loop {
+            // From above: what is made after a folder was looked into is told.
+            let above: Vec<_> = folder.ancestors().take(3).collect();
+            for folder in above.into_iter().rev() {
+                let what = WatchFlags::CREATE | WatchFlags::MOVED_TO;
+                match inotify::add_watch(&made, folder, what) {
+                    Ok(_) => {}
+                    Err(Errno::NOENT) => break,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if let Ok(stolen) = Self::from(stage, sandbox)
+                && folder.join("gateway.sock").exists()
+            {
+                return Ok(stolen);
+            }
+            let mut ready = made.readable().await?;
+            // Whatever it was, all of it is looked at again.
+            while rustix::io::read(&made, &mut [0; 4096][..]).is_ok() {}
+            ready.clear_ready();
+        }
     }
 
     /// The head of an attach with these credentials and a secret of the peer's own.

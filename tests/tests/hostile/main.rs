@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `kernel` | a program, the kernel and PID 1: tracing, signals, namespaces, forbidden calls |
 //! | `reach` | a program, whatever lies outside: sockets, loopback, other sandboxes, host files |
+//! | `network` | a program with a way out: what lies near, and the filter itself |
 //! | `attach` | whoever has stolen what a supervisor shows, and whoever dials without it |
 //! | `supervisor` | a PID 1 that lies, floods and stalls; a hundred of them at once |
 //! | `files` | what is found when its files are read, listed, copied and used as an image |
@@ -20,8 +21,13 @@ mod dial;
 mod files;
 mod kernel;
 mod liar;
+mod network;
 mod reach;
 mod records;
 mod resources;
 mod stage;
 mod supervisor;
+// A machine beyond this one, as the driver's own tests have it.
+#[path = "../../../crates/driver-local/tests/network/target.rs"]
+#[allow(dead_code, reason = "those have more use for it")]
+mod target;

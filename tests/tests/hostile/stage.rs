@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use overwinter_client::{Client, Phase, Sandbox};
+use overwinter_client::{Client, Create, Phase, Sandbox};
 use overwinter_tests::Gateway;
 
 /// What a neighbour's program may take while others attack.
@@ -66,12 +66,16 @@ impl Stage {
         image: Image,
         runtime: &str,
     ) -> anyhow::Result<Sandbox> {
+        let create = self.create(name, image).runtime(runtime);
+        Ok(create.wait().await?.sandbox)
+    }
+
+    pub(crate) fn create(&self, name: &str, image: Image) -> Create {
         let image = match image {
             Image::Busybox => self.gateway.image.name(),
             Image::Host => "host".to_owned(),
         };
-        let create = self.client.create().name(name).image(image);
-        Ok(create.runtime(runtime).wait().await?.sandbox)
+        self.client.create().name(name).image(image)
     }
 
     /// The neighbour's program runs, sees its own file and nobody's, and its sandbox has not
@@ -161,6 +165,15 @@ pub(crate) fn has_python() -> anyhow::Result<bool> {
         "attackers in Python",
         "/usr/bin/python3 (make setup) on x86-64",
     )
+}
+
+/// Whether sandboxes can have a network here, and a machine can be made that they reach by it.
+pub(crate) fn has_network() -> anyhow::Result<bool> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let has = |name: &&str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
+    let there = ["pasta", "nft", "ip"].iter().all(has);
+    let needs = "pasta, nft and ip (Debian: passt, nftables, iproute2)";
+    there_or_skipped(there, "sandboxes with a network", needs)
 }
 
 /// A test that is skipped says so, and fails where all must run.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use overwinter_client::{Depth, Phase};
@@ -48,17 +48,9 @@ async fn liar(
     let image = stage.gateway.image.name();
     let create = stage.client.create().name(name).image(image);
     let sandbox = create.accept().await?.sandbox();
-    let deadline = Instant::now() + PATIENCE * 3;
-    let stolen = loop {
-        // Whoever attacks from inside has it before it runs; from here it is looked for.
-        if let Ok(stolen) = Stolen::from(stage, &sandbox)
-            && stolen.folder.join("gateway.sock").exists()
-        {
-            break stolen;
-        }
-        ensure!(Instant::now() < deadline, "{name} gets no credentials");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    };
+    // Whoever attacks from inside has it before it runs; from here it is waited for.
+    let stolen = tokio::time::timeout(PATIENCE * 3, Stolen::awaited(stage, &sandbox));
+    let stolen = stolen.await.context("it gets no credentials")??;
     let (of_another, told, name) = (of_another.to_owned(), Arc::clone(told), name.to_owned());
     lying.spawn(async move {
         // Again and again, as often as it is let in.

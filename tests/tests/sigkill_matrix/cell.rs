@@ -5,10 +5,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use overwinter_client::{Achieved, Client, Code, Depth, Phase, raw};
+use overwinter_client::{Achieved, Client, Code, Phase, raw};
 use overwinter_tests::{Gateway, watcher};
 
-use super::scenario::{Act, Runtime, Scenario, State, create, has_lost_memory};
+use super::scenario::{Act, Depth, Runtime, Scenario, State, create, has_lost_memory};
 use super::trace::Trace;
 
 /// How long the gateway may take to reach the point and end itself.
@@ -171,7 +171,7 @@ async fn drive_to(
     if let State::Asleep(depth) = state {
         client
             .suspend(name)
-            .depth(depth)
+            .depth(depth.asked())
             .limit(END)
             .wait()
             .await
@@ -261,7 +261,7 @@ async fn check(
     );
 
     if now.phase() == Phase::Suspended {
-        let depth = now.depth().context("it sleeps at no depth")?;
+        let depth = Depth::of(&now).context("it sleeps at no depth")?;
         if let (Depth::Stop, Some(before)) = (depth, &before) {
             ended_by_suspension(&client, &id, &before.life.process_id).await?;
         }
@@ -317,7 +317,7 @@ async fn sleep_and_wake(
         let before = life(client, id).await?;
         client
             .suspend(id)
-            .depth(depth)
+            .depth(depth.asked())
             .limit(END)
             .wait()
             .await

@@ -1,7 +1,7 @@
 //! What is interrupted: a verb, on a runtime, and the state that it finds.
 
 use anyhow::{bail, ensure};
-use overwinter_client::{Accepted, Achieved, Client, Depth, Outcome, Phase, Sandbox, reason};
+use overwinter_client::{Accepted, Achieved, Client, Outcome, Phase, Sandbox, reason};
 
 /// Counts in memory alone, under a word that this life of it has made up; shows both again and again.
 /// In gVisor a process costs milliseconds, so there are few of them.
@@ -12,6 +12,14 @@ pub(crate) const COUNTER: &str = "word=$(head -c 16 /dev/urandom | md5sum | cut 
 pub(crate) enum Runtime {
     Runc,
     Gvisor,
+}
+
+/// Those that are interrupted. The client's own may have more one day, and then no match would be whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Depth {
+    Freeze,
+    Checkpoint,
+    Stop,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +47,29 @@ pub(crate) struct Scenario {
 
 use Act::{Create, Deepen, Delete, Resume, Start, Suspend};
 use Depth::{Checkpoint, Freeze, Stop};
+
+impl Depth {
+    const ALL: [Self; 3] = [Freeze, Checkpoint, Stop];
+
+    /// As a suspend asks for it.
+    pub(crate) const fn asked(self) -> overwinter_client::Depth {
+        match self {
+            Self::Freeze => overwinter_client::Depth::Freeze,
+            Self::Checkpoint => overwinter_client::Depth::Checkpoint,
+            Self::Stop => overwinter_client::Depth::Stop,
+        }
+    }
+
+    /// None: the sandbox does not sleep, or at none of these.
+    pub(crate) fn of(sandbox: &Sandbox) -> Option<Self> {
+        let depth = sandbox.depth()?;
+        Self::ALL.into_iter().find(|it| it.asked() == depth)
+    }
+
+    fn as_str(self) -> &'static str {
+        self.asked().as_str()
+    }
+}
 
 impl Runtime {
     /// As a create asks for it.
@@ -130,13 +161,13 @@ impl Scenario {
             Suspend(Checkpoint) | Deepen(_, Checkpoint) => {
                 &["suspend.checkpoint.suspend_checkpoint"]
             }
-            Suspend(_) | Deepen(..) => &["suspend.stop.suspend_stop"],
+            Suspend(Stop) | Deepen(_, Freeze | Stop) => &["suspend.stop.suspend_stop"],
             Resume(Freeze) => &["resume.any.resume_freeze"],
             Resume(Checkpoint) => &["resume.any.resume_checkpoint"],
-            Resume(_) => &["resume.any.start"],
+            Resume(Stop) => &["resume.any.start"],
             Start(Freeze) => &["start.any.suspend_stop", "start.any.start"],
-            Start(_) => &["start.any.start"],
-            Delete(_) => &["delete.any.delete"],
+            Start(Checkpoint | Stop) => &["start.any.start"],
+            Delete(State::Ready | State::Asleep(_)) => &["delete.any.delete"],
         }
     }
 
@@ -150,11 +181,13 @@ impl Scenario {
                 "commit.terminated",
                 "commit.end",
             ],
-            Suspend(_) | Deepen(..) | Start(Freeze) => {
+            Suspend(Freeze | Checkpoint) | Deepen(_, _) | Start(Freeze) => {
                 &["commit.accept", "commit.intent", "commit.end"]
             }
             // Begun with their intent.
-            Resume(_) | Start(_) | Delete(_) => &["commit.accept", "commit.end"],
+            Resume(Freeze | Checkpoint | Stop) | Start(Checkpoint | Stop) | Delete(_) => {
+                &["commit.accept", "commit.end"]
+            }
         }
     }
 
@@ -176,7 +209,7 @@ impl Scenario {
             Suspend(depth) | Deepen(_, depth) => {
                 client
                     .suspend(sandbox)
-                    .depth(depth)
+                    .depth(depth.asked())
                     .idempotency_key(key)
                     .accept()
                     .await
@@ -194,31 +227,33 @@ impl Scenario {
         now: Option<&Sandbox>,
     ) -> anyhow::Result<()> {
         let phase = now.map_or(Phase::Tombstone, Sandbox::phase);
-        let depth = now.and_then(Sandbox::depth);
+        let depth = now.and_then(Depth::of);
         let asleep_at = |at| phase == Phase::Suspended && depth == Some(at);
-        let fits = match (self.act, outcome) {
-            (Create, Outcome::Succeeded(Achieved::Done)) => phase == Phase::Ready,
-            (Suspend(asked) | Deepen(_, asked), Outcome::Succeeded(_)) => asleep_at(asked),
+        let is_ready = phase == Phase::Ready;
+        let brought = |what| is_ready && outcome == Outcome::Succeeded(what);
+        let succeeded = matches!(outcome, Outcome::Succeeded(_));
+        let failed = matches!(outcome, Outcome::Failed { .. });
+        let aborted = matches!(
+            outcome,
+            Outcome::Failed {
+                reason: reason::SUSPEND_ABORTED,
+                ..
+            }
+        );
+        let fits = match self.act {
+            Create => brought(Achieved::Done),
             // Undone: its processes run on.
-            (
-                Suspend(Freeze | Checkpoint),
-                Outcome::Failed {
-                    reason: reason::SUSPEND_ABORTED,
-                    ..
-                },
-            ) => phase == Phase::Ready,
+            Suspend(Freeze | Checkpoint) if aborted => is_ready,
+            Suspend(asked) => succeeded && asleep_at(asked),
             // Undone: it sleeps on as it did.
-            (Deepen(from, Checkpoint), Outcome::Failed { .. }) => asleep_at(from),
-            (Resume(Freeze | Checkpoint), Outcome::Succeeded(Achieved::Memory))
-            | (Resume(Stop) | Start(_), Outcome::Succeeded(Achieved::Storage)) => {
-                phase == Phase::Ready
-            }
+            Deepen(from, Checkpoint) if failed => asleep_at(from),
+            Deepen(_, asked) => succeeded && asleep_at(asked),
+            Resume(Freeze) => brought(Achieved::Memory),
             // The restore was cut where its memory may have run: that is never used again, and said so.
-            (Resume(Checkpoint), Outcome::Failed { .. }) => {
-                asleep_at(Stop) && now.is_some_and(has_lost_memory)
-            }
-            (Delete(_), Outcome::Succeeded(_)) => phase == Phase::Tombstone,
-            _ => false,
+            Resume(Checkpoint) if failed => asleep_at(Stop) && now.is_some_and(has_lost_memory),
+            Resume(Checkpoint) => brought(Achieved::Memory),
+            Resume(Stop) | Start(Freeze | Checkpoint | Stop) => brought(Achieved::Storage),
+            Delete(State::Ready | State::Asleep(_)) => succeeded && phase == Phase::Tombstone,
         };
         ensure!(
             fits,
@@ -231,11 +266,11 @@ impl Scenario {
 
     /// Whether the processes of before live on, when it ended so.
     pub(crate) fn keeps_memory(self, outcome: Outcome<'_>) -> anyhow::Result<bool> {
-        Ok(match (self.act, outcome) {
-            (Resume(Checkpoint), Outcome::Failed { .. }) => false,
-            (Suspend(depth) | Deepen(_, depth) | Resume(depth), _) => depth != Stop,
-            (Create | Start(_), _) => false,
-            (Delete(_), outcome) => bail!("nothing is left after {outcome:?}"),
+        Ok(match self.act {
+            Resume(Checkpoint) if matches!(outcome, Outcome::Failed { .. }) => false,
+            Suspend(depth) | Deepen(_, depth) | Resume(depth) => depth != Stop,
+            Create | Start(_) => false,
+            Delete(_) => bail!("nothing is left after {outcome:?}"),
         })
     }
 }

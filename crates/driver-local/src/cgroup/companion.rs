@@ -2,11 +2,13 @@
 //! with it.
 
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use super::{Cgroups, Hierarchies, OURS};
 use crate::bundle::{PERIOD, quota};
 use crate::error::{At, LocalError};
+use crate::process;
 
 const SUFFIX: &str = ".net";
 
@@ -48,6 +50,21 @@ impl Cgroups {
             joins.push(file.at("opening", &procs)?);
         }
         Ok(joins)
+    }
+
+    /// The process in the group that is beside the compute's. None: nothing is there.
+    pub(crate) fn carrier(&self, native: &str) -> Result<Option<OwnedFd>, LocalError> {
+        let companion = companion_of(native);
+        for pid in self.pids(&companion)? {
+            if let Some(pidfd) = process::open_pid(pid)
+                // The descriptor is of whoever had the number now; still in the group means still it.
+                && self.pids(&companion)?.contains(&pid)
+                && !process::has_ended(&pidfd)
+            {
+                return Ok(Some(pidfd));
+            }
+        }
+        Ok(None)
     }
 
     /// On v1 not those of `cpuset`, which take nobody in before more is written to them.

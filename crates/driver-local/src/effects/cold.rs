@@ -323,7 +323,7 @@ impl Shared {
         let cpus = spec.resources.cpu_millis;
         let joining = (host.networks).join(&host.cgroups, &record.native, network, cpus)?;
         let mounted = prepare(host, ctx, (spec, root), record.runtime, base, &joining)?;
-        let network = joining.ready()?;
+        let network = joining.ready(&host.cgroups)?;
         Ok(Scene {
             door,
             mounted,
@@ -336,21 +336,27 @@ impl Shared {
             sandbox,
             held: running.record.birth,
         };
-        let (host, native) = (Arc::clone(&self.host), running.record.native.clone());
-        // Its way to the internet ends with it, also where nobody asks for the sandbox any more.
+        let net = self.host.networks.find_net(&running.record.native);
+        let first = running.pidfd.try_clone();
+        let (host, its) = (Arc::clone(&self.host), net.clone());
+        // Its way to the internet ends with it, also where nobody asks for the sandbox any more. No
+        // more than that: the compute's name may be another's by now.
         let at_its_end = move || {
-            let until = Instant::now() + CLEAR_WITHIN;
-            if let Err(error) = teardown::end_companion(&host, &native, until) {
-                tracing::warn!(%error, "the network of a sandbox that has ended is left behind");
+            if let Some(net) = its {
+                host.networks.end(&net);
             }
         };
-        Live::watch(
+        let mut live = Live::watch(
             &running.record,
             running.pidfd,
             changed,
             Arc::clone(&self.watchers),
             at_its_end,
-        )
+        );
+        if let (Some(net), Ok(first)) = (net, first) {
+            live.carried(&net, first);
+        }
+        live
     }
 
     /// Opens the socket, unless it is open, and writes the credentials: in this order, so that who

@@ -118,11 +118,14 @@ impl Shared {
             let held = running.record.birth;
             let native = running.record.native.clone();
             shared.note_sleep(sandbox, running.record.clone(), false)?;
+            let remark = shared.mend_network(&turn, sandbox, &running);
             shared
                 .let_in(&turn, sandbox, running, &credentials)
                 .map_err(LocalError::without_effect)?;
             shared.host.cgroups.thaw(&native).map_err(LocalError::unsettled)?;
-            Ok(effected(Compute::Live { held }))
+            let mut effected = effected(Compute::Live { held });
+            effected.remarks.extend(remark);
+            Ok(effected)
         })
         .await?;
         self.wake_now(&turn, sandbox).await?;
@@ -183,10 +186,13 @@ impl Shared {
                 Freezer::Frozen => Compute::Frozen { held },
                 Freezer::Freezing => Compute::Unknown,
             };
+            let remark = shared.mend_network(&turn, sandbox, &running);
             shared
                 .let_in(&turn, sandbox, running, &credentials)
                 .map_err(LocalError::without_effect)?;
-            Ok(effected(compute))
+            let mut effected = effected(compute);
+            effected.remarks.extend(remark);
+            Ok(effected)
         })
         .await?;
         match effected.compute {

@@ -5,6 +5,7 @@ mod checkpoint;
 mod cold;
 mod delete;
 mod memory;
+mod network;
 mod restore;
 mod stop;
 mod storage;

@@ -1,60 +1,40 @@
-//! This host's own addresses and name servers, from /proc and /etc.
+//! This host's own addresses and name servers.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 
+use ipnet::{IpNet, Ipv6Net};
+
+use super::own;
 use crate::error::{At, LocalError};
 
-/// One address of this host's, with the length of its network's prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Own {
-    pub(crate) address: IpAddr,
-    pub(crate) prefix: u8,
-}
-
-pub(super) fn own() -> Result<Vec<Own>, LocalError> {
-    let trie = Path::new("/proc/net/fib_trie");
-    let mut own = ipv4(&fs::read_to_string(trie).at("reading", trie)?);
-    // Not there on a host without IPv6.
-    own.extend(ipv6(
-        &fs::read_to_string("/proc/net/if_inet6").unwrap_or_default(),
-    ));
+/// What is to be closed because it is this host's own.
+pub(super) fn own() -> Result<BTreeSet<IpNet>, LocalError> {
+    let mut own = own::routes()?;
+    let table = Path::new("/proc/net/if_inet6");
+    match fs::read_to_string(table) {
+        Ok(text) => own.extend(ipv6(&text)),
+        // A host without IPv6.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error).at("reading", table),
+    }
     Ok(own)
 }
 
-/// Each address, and below it what it is: `/32 host LOCAL`.
-fn ipv4(trie: &str) -> Vec<Own> {
-    let mut own = Vec::new();
-    let mut last: Option<Ipv4Addr> = None;
-    for line in trie.lines().map(str::trim) {
-        if let Some(address) = line.strip_prefix("|-- ") {
-            last = address.parse().ok();
-        } else if line == "/32 host LOCAL"
-            && let Some(address) = last
-            && !own.iter().any(|it: &Own| it.address == address)
-        {
-            own.push(Own {
-                address: address.into(),
-                prefix: 32,
-            });
-        }
-    }
-    own
-}
-
-/// Address in 32 digits, then in hexadecimal too: device, prefix, scope, flags; and a name.
-fn ipv6(table: &str) -> Vec<Own> {
+/// The whole network of each address: a host takes new ones in it every day (RFC 8981). A line is the
+/// address in 32 digits, then in hexadecimal too: device, prefix, scope, flags; and a name.
+fn ipv6(table: &str) -> impl Iterator<Item = IpNet> {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
         let address = u128::from_str_radix(words.next()?, 16).ok()?;
         let prefix = u8::from_str_radix(words.nth(1)?, 16).ok()?;
-        Some(Own {
-            address: Ipv6Addr::from(address).into(),
-            prefix,
-        })
+        let net = Ipv6Net::new(address.into(), prefix.clamp(64, 128)).ok()?;
+        Some(IpNet::V6(net.trunc()))
     };
-    table.lines().filter_map(line).collect()
+    table.lines().filter_map(line)
 }
 
 /// Empty where there is none.
@@ -78,22 +58,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_as_the_kernel_writes_them() {
-        let trie = "Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 127.0.0.1\n        /32 host LOCAL\n     \
-                    |-- 198.51.100.0\n        /24 link UNICAST\n     |-- 198.51.100.2\n        \
-                    /32 host LOCAL\n";
-        let found: Vec<_> = ipv4(trie)
-            .iter()
-            .map(|own| own.address.to_string())
-            .collect();
-        assert_eq!(found, ["127.0.0.1", "198.51.100.2"]);
-        let table = "20010db8000000000000000000000002 02 40 00 80     eth0\n";
-        let [own] = ipv6(table)[..] else {
-            panic!("one address");
-        };
+    fn the_network_of_an_ipv6_address_is_this_hosts() {
+        let table = "20010db8000000000000000000000002 02 40 00 80     eth0\n\
+                     20010db8000100000000000000000007 02 80 00 80     eth0\n\
+                     20010db8000200000000000000000007 02 30 00 80     eth0\n";
+        let found: Vec<_> = ipv6(table).map(|net| net.to_string()).collect();
         assert_eq!(
-            (own.address.to_string().as_str(), own.prefix),
-            ("2001:db8::2", 64)
+            found,
+            ["2001:db8::/64", "2001:db8:1::7/128", "2001:db8:2::/64"]
         );
     }
 

@@ -1,9 +1,12 @@
 //! A program that is started, and ends before a deadline or is killed.
 
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{Read, Seek, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
+
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::error::{At, LocalError};
 use crate::process;
@@ -14,7 +17,7 @@ pub(super) struct Started {
     child: Child,
 }
 
-/// `input` is short: it fits into a pipe.
+/// `input` is what it reads.
 pub(super) fn start(
     name: &'static str,
     mut command: Command,
@@ -22,7 +25,7 @@ pub(super) fn start(
 ) -> Result<Started, LocalError> {
     let path = Path::new(name);
     let stdin = match input {
-        Some(_) => Stdio::piped(),
+        Some(input) => held(input).at("writing what is read by", path)?.into(),
         None => Stdio::null(),
     };
     command
@@ -30,27 +33,29 @@ pub(super) fn start(
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let child = command.spawn().at("starting", path)?;
-    let mut started = Started { name, child };
-    if let (Some(input), Some(mut stdin)) = (input, started.child.stdin.take()) {
-        // One that has ended already says why itself.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    Ok(started)
+    Ok(Started { name, child })
+}
+
+/// In memory: a pipe holds less than a host may have addresses, and one that does not read would be
+/// waited for.
+fn held(input: &str) -> std::io::Result<File> {
+    let mut file = File::from(memfd_create("input", MemfdFlags::CLOEXEC)?);
+    file.write_all(input.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
 }
 
 impl Started {
     /// Waits for its end, and that it is a good one.
     pub(super) fn ended(mut self, until: Instant) -> Result<(), LocalError> {
         let program = self.name;
-        let pid = i32::try_from(self.child.id()).ok();
+        let path = Path::new(program);
         // Not reaped yet, so the number is its own.
-        let ended = pid
-            .and_then(process::open_pid)
-            .is_some_and(|pidfd| process::wait(&pidfd, until));
-        if !ended {
+        let pidfd = process::open_child(&self.child).at("opening a descriptor of", path)?;
+        if !process::wait(&pidfd, until) {
             return Err(LocalError::NetworkHung { program });
         }
-        let status = self.child.wait().at("waiting for", Path::new(program))?;
+        let status = self.child.wait().at("waiting for", path)?;
         if status.success() {
             return Ok(());
         }

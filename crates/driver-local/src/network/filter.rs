@@ -3,11 +3,11 @@
 //! They hold for every packet that leaves by another device than loopback. Routes would not do: a
 //! socket that any user binds to a device (SO_BINDTODEVICE) leaves by it whatever the routes say.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::addresses::Own;
 use super::pasta::{DNS4, DNS6};
 
 /// Open to nobody: this host would take it for itself, or for nothing that it can reach.
@@ -84,9 +84,9 @@ impl Filter {
     }
 
     /// The same with this host's own addresses closed.
-    pub(super) fn with_host(&self, own: &[Own]) -> Self {
+    pub(super) fn with_host(&self, own: &BTreeSet<IpNet>) -> Self {
         let mut filter = self.clone();
-        filter.closed.extend(own.iter().map(Own::closes));
+        filter.closed.extend(own);
         filter
     }
 
@@ -158,8 +158,8 @@ impl Filter {
 }
 
 /// What is added to [`Filter::rules`] that hold already.
-pub(super) fn close(own: &[Own]) -> String {
-    let nets: Vec<_> = own.iter().map(Own::closes).collect();
+pub(super) fn close(own: &BTreeSet<IpNet>) -> String {
+    let nets: Vec<_> = own.iter().copied().collect();
     let mut all = nets.clone();
     all.extend(translated(&nets));
     let mut text = String::new();
@@ -214,22 +214,13 @@ fn translated(nets: &[IpNet]) -> Vec<IpNet> {
     v4.filter_map(of).map(IpNet::V6).collect()
 }
 
-impl Own {
-    /// IPv6: the whole network of it. A host takes new addresses in it every day (RFC 8981).
-    fn closes(&self) -> IpNet {
-        match self.address {
-            IpAddr::V4(address) => IpNet::from(IpAddr::V4(address)),
-            IpAddr::V6(address) => Ipv6Net::new(address, self.prefix.clamp(64, 128))
-                .map_or(IpNet::from(IpAddr::V6(address)), |net| {
-                    IpNet::V6(net.trunc())
-                }),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn net(text: &str) -> IpNet {
+        text.parse().expect("a network")
+    }
 
     #[test]
     fn the_constants_are_networks() {
@@ -248,25 +239,18 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_own_addresses_are_closed_and_its_networks_of_ipv6() {
-        let own = [
-            ("198.51.100.7", 24),
-            ("2001:db8::7", 64),
-            ("2001:db8:1::7", 128),
-        ]
-        .map(|(address, prefix)| Own {
-            address: address.parse().expect("an address"),
-            prefix,
-        });
+    fn the_hosts_own_addresses_are_closed_and_what_is_translated_to_them() {
+        let own = BTreeSet::from(["198.51.100.0/24", "2001:db8::/64"].map(net));
         let rules = Filter::default().with_host(&own).rules();
-        assert!(rules.contains("198.51.100.7/32"), "{rules}");
-        assert!(rules.contains("2001:db8::/64"), "{rules}");
-        assert!(rules.contains("2001:db8:1::7/128"), "{rules}");
+        let more = close(&own);
+        for closed in ["198.51.100.0/24", "64:ff9b::c633:6400/120", "2001:db8::/64"] {
+            assert!(rules.contains(closed), "{closed}: {rules}");
+            assert!(more.contains(closed), "{closed}: {more}");
+        }
     }
 
     #[test]
     fn nothing_opens_loopback() {
-        let net = |text: &str| text.parse::<IpNet>().expect("a network");
         assert_eq!(
             never_in(&[net("10.1.0.0/16"), net("169.254.169.254/32")]),
             None

@@ -1,79 +1,46 @@
 //! This host's addresses change, and those of a sandbox that runs are to stay closed.
 //!
 //! ```text
-//! join:   register ─ read ─ load the rules with what was read ─ read again ─ add what is new
-//! event:  read ─ add to every namespace that is registered
+//! follow ─ wait for a change ─ read ─ close what is new ─┐
+//!   ▲                                                    │
+//!   ├────────────────────────────────────────────────────┘
+//!   └── again ◄── what failed: no new network ── for longer than [`PATIENCE`]: none at all
 //! ```
 //!
-//! An address that comes before the second reading is in it; one that comes later finds the rules.
+//! What cannot be followed is not guessed at: no sandbox gets a network then, and after a while those
+//! that have one lose it.
 
-use std::collections::BTreeMap;
-use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
-use super::TRIED_WITHIN;
+use super::own;
+use crate::driver::blocking;
+use crate::error::{At, LocalError};
 use crate::host::Host;
 
-/// The network namespaces that are filtered, by the native names of their computes.
-#[derive(Debug, Default)]
-pub(super) struct Filtered(Mutex<BTreeMap<String, Arc<File>>>);
-
-impl Filtered {
-    pub(super) fn add(&self, native: &str, net: Arc<File>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.insert(native.to_owned(), net);
-    }
-
-    /// A namespace that nobody else has goes with this.
-    pub(super) fn remove(&self, native: &str) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.remove(native);
-    }
-
-    fn all(&self) -> Vec<(String, Arc<File>)> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter()
-            .map(|(native, net)| (native.clone(), Arc::clone(net)))
-            .collect()
-    }
-}
+/// For how long an address that this host gets may not be seen before networks are cut.
+const PATIENCE: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Follows this host's addresses until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch(JoinHandle<()>);
 
 impl Watch {
-    /// Within a tokio runtime. None: the kernel tells nothing of addresses here.
-    pub(crate) fn start(host: &Arc<Host>) -> Option<Self> {
-        let socket = match changes() {
-            Ok(socket) => socket,
-            Err(error) => {
-                tracing::warn!(%error, "addresses that this host gets later are not closed to sandboxes");
-                return None;
-            }
+    /// Within a tokio runtime. Where it fails at once, no network is offered when this returns.
+    pub(crate) fn start(host: &Arc<Host>) -> Self {
+        let (changes, failing) = match open() {
+            Ok(changes) => (Some(changes), None),
+            Err(error) => (None, Some(Failing::after(None, host, error))),
         };
         // The driver outlives its watch, so that it is not held by it.
-        let host = Arc::downgrade(host);
-        Some(Self(tokio::spawn(async move {
-            // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives.
-            let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) };
-            let Ok(socket) = socket else { return };
-            while let Ok(mut ready) = socket.readable().await {
-                drain(socket.get_ref());
-                ready.clear_ready();
-                let Some(host) = host.upgrade() else { return };
-                // Fails only where the runtime goes down.
-                let _ = tokio::task::spawn_blocking(move || close_own(&host)).await;
-            }
-        })))
+        Self(tokio::spawn(follow(Arc::downgrade(host), changes, failing)))
     }
 }
 
@@ -83,37 +50,130 @@ impl Drop for Watch {
     }
 }
 
-/// A socket that can be read when an address has come or gone.
-fn changes() -> rustix::io::Result<OwnedFd> {
-    let groups = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
-    let socket = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        // NETLINK_ROUTE is 0.
-        None,
-    )?;
-    bind(&socket, &SocketAddrNetlink::new(0, groups.unsigned_abs()))?;
-    Ok(socket)
+type Changes = AsyncFd<OwnedFd>;
+
+fn open() -> Result<Changes, LocalError> {
+    let socket = own::changes().at("following", SUBJECT.as_ref())?;
+    // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives.
+    let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) };
+    socket.at("following", SUBJECT.as_ref())
 }
 
-/// What has changed is read where it is whole. Also more than the socket holds is a change.
-fn drain(socket: &OwnedFd) {
-    let mut bytes = [0_u8; 4096];
+const SUBJECT: &str = "the addresses of this host";
+
+async fn follow(host: Weak<Host>, mut changes: Option<Changes>, mut failing: Option<Failing>) {
     loop {
-        match recv(socket, bytes.as_mut_slice(), RecvFlags::DONTWAIT) {
-            Ok(_) | Err(rustix::io::Errno::NOBUFS | rustix::io::Errno::INTR) => {}
-            Err(_) => return,
+        if let Some(failing) = &failing {
+            tokio::time::sleep(failing.pause).await;
+        }
+        let Some(now) = host.upgrade() else { return };
+        let followed = match changes.take().map_or_else(open, Ok) {
+            Ok(socket) => renew(socket, now, &mut failing).await,
+            Err(error) => Err(error),
+        };
+        match followed {
+            Ok(socket) => changes = Some(socket),
+            // Whatever it was, what comes meanwhile is read as a whole, with a new socket.
+            Err(error) => match host.upgrade() {
+                Some(now) => failing = Some(Failing::after(failing, &now, error)),
+                None => return,
+            },
         }
     }
 }
 
-fn close_own(host: &Host) {
-    for (native, net) in host.networks.filtered.all() {
-        let until = Instant::now() + TRIED_WITHIN;
-        // Of one that is being started the rules may not be there yet: then it reads for itself.
-        if let Err(error) = host.networks.close_own(&net, until) {
-            tracing::debug!(%error, native, "this host's addresses as they are now");
+/// Closes what is there, and waits for more.
+async fn renew(
+    changes: Changes,
+    host: Arc<Host>,
+    failing: &mut Option<Failing>,
+) -> Result<Changes, LocalError> {
+    let its = Arc::clone(&host);
+    blocking(move || its.networks.renew()).await?;
+    if failing.take().is_some() {
+        host.networks.set_unfollowed(None);
+        tracing::info!("{SUBJECT} are followed again");
+    }
+    drop(host);
+    changed(&changes).await?;
+    Ok(changes)
+}
+
+/// Waits until something of this host's own has come.
+async fn changed(socket: &Changes) -> Result<(), LocalError> {
+    loop {
+        let readable = socket.readable().await;
+        let mut ready = readable.at("following", SUBJECT.as_ref())?;
+        let came = own::drain(socket.get_ref()).at("following", SUBJECT.as_ref())?;
+        ready.clear_ready();
+        if came {
+            return Ok(());
         }
+    }
+}
+
+/// It cannot be followed what this host gets.
+#[derive(Clone, Copy, Debug)]
+struct Failing {
+    since: Instant,
+    /// Before it is tried again.
+    pause: Duration,
+    /// Nothing is let out any more.
+    cut: bool,
+}
+
+impl Failing {
+    /// What is so after one more failure.
+    fn next(before: Option<Self>, now: Instant) -> Self {
+        match before {
+            None => Self {
+                since: now,
+                pause: FIRST_PAUSE,
+                cut: false,
+            },
+            Some(before) => Self {
+                since: before.since,
+                pause: (before.pause * 2).min(LONGEST_PAUSE),
+                cut: now.duration_since(before.since) >= PATIENCE,
+            },
+        }
+    }
+
+    /// Sees to it that nothing is let out that should not be, and says so.
+    fn after(before: Option<Self>, host: &Host, error: LocalError) -> Self {
+        let next = Self::next(before, Instant::now());
+        let error = Arc::new(error);
+        host.networks.set_unfollowed(Some(Arc::clone(&error)));
+        if before.is_none() {
+            tracing::error!(%error, "{SUBJECT} cannot be followed: no sandbox gets the network `internet`");
+        }
+        if next.cut {
+            // Again each time: one may have been about to start.
+            let networks = host.networks.cut_all();
+            if before.is_none_or(|before| !before.cut) {
+                tracing::error!(%error, networks, "{SUBJECT} cannot be followed: the networks of sandboxes are cut");
+            }
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_are_cut_once_patience_is_over_and_it_is_tried_ever_more_slowly() {
+        let begun = Instant::now();
+        let mut failing = Failing::next(None, begun);
+        assert!(!failing.cut);
+        let mut now = begun;
+        for _ in 0..20 {
+            now += failing.pause;
+            failing = Failing::next(Some(failing), now);
+            assert_eq!(failing.cut, now - begun >= PATIENCE);
+            assert!(failing.pause <= LONGEST_PAUSE);
+        }
+        assert!(failing.cut);
     }
 }

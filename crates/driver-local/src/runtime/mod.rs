@@ -172,6 +172,11 @@ impl Runtimes {
         able.find(|it| it.build() == build)
     }
 
+    /// The default first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Runtime> {
+        self.all.iter().map(Arc::as_ref)
+    }
+
     /// For people: `runc, runsc`.
     pub(crate) fn names(&self) -> String {
         let names: Vec<_> = self.all.iter().map(|it| it.name.as_str()).collect();

@@ -2,17 +2,20 @@
 
 use std::env;
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use overwinter_driver::{Depth, Driver, DriverError, EffectContext, Observed};
-use overwinter_driver_local::LocalConfig;
+use overwinter_driver_local::{LocalConfig, Status, doctor};
 use overwinter_lifecycle::ids::{EffectKey, Fence, Incarnation, SandboxId, Serial};
 
 use crate::common::{BUSYBOX, Bed, Outcome, Receipts, credentials, open, sandbox, until};
 use crate::inside::{TOLD, cannot_run, first, made, pids, reaches, spec, tell};
-use crate::target::{PORT, Target};
+use crate::target::{PORT, Target, listen};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -21,10 +24,15 @@ fn kill(pid: i32) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
+/// The first of the last range, which no sandbox gets.
+fn owner(bed: &Bed) -> u32 {
+    bed.config.uid_base + bed.config.uid_count - 65_536
+}
+
 /// Processes of the user that networks belong to, left to this host's PID 1 and in no compute's group:
 /// nobody would end them.
 fn strays(bed: &Bed) -> Vec<String> {
-    let user = (bed.config.uid_base - 1).to_string();
+    let user = owner(bed).to_string();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let stray = |process: &fs::DirEntry| {
         let read = |name| fs::read_to_string(process.path().join(name)).unwrap_or_default();
@@ -61,7 +69,7 @@ async fn it_is_there_with_the_compute_and_gone_with_it() -> Outcome {
             .lines()
             .any(|it| it.split_whitespace().eq(line.split(' ')))
     };
-    let user = bed.config.uid_base - 1;
+    let user = owner(&bed);
     assert!(
         says(&format!("Uid: {user} {user} {user} {user}")),
         "{status}"
@@ -161,6 +169,116 @@ async fn a_network_that_does_not_come_up_is_a_start_that_failed() -> Outcome {
         assert_eq!(bed.left(), Vec::<String>::new());
     }
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_cannot_be_closed_costs_the_network_and_a_resume_mends_it() -> Outcome {
+    if cannot_run().is_some() {
+        return Ok(());
+    }
+    let target = Target::new(&[])?;
+    let public = target.public.to_string();
+    let mut bed = Bed::new(TOLD).await?;
+    let (nft, broken) = (
+        bed.folder.path().join("nft"),
+        bed.folder.path().join("broken"),
+    );
+    let script = format!(
+        "#!/bin/sh\nPATH=/usr/sbin:/sbin:/usr/bin:/bin\n[ -e {} ] && echo no rules today >&2 && exit 1\nexec nft \"$@\"\n",
+        broken.display()
+    );
+    fs::write(&nft, script)?;
+    fs::set_permissions(&nft, fs::Permissions::from_mode(0o755))?;
+    bed.config.network.nft = nft;
+    bed.restart()?;
+    let id = made(&bed, "internet").await?;
+    assert!(reaches(&bed, id, &public, PORT).await?);
+    let listener = TcpListener::bind("0.0.0.0:0")?;
+    let port = listener.local_addr()?.port();
+    let host = Arc::new(AtomicUsize::new(0));
+    listen(listener, Arc::clone(&host), Arc::default());
+
+    fs::write(&broken, "")?;
+    let late = target.near("198.51.105.1")?.to_string();
+    until("its network is cut", || pids(&bed, id, true).is_empty()).await?;
+    assert!(!reaches(&bed, id, &late, port).await?);
+    assert!(!reaches(&bed, id, &public, PORT).await?);
+    assert!(
+        matches!(bed.observed(id).await?, Observed::Live { .. }),
+        "it lives"
+    );
+    let another = made(&bed, "internet").await.expect_err("no filter");
+    assert!(another.to_string().contains("no rules today"), "{another}");
+
+    // It does not come back before the address can be closed.
+    let asleep = |fence, held| bed.effect(id, fence, held);
+    let frozen = bed.driver.suspend(&asleep(2, 1), Depth::Freeze).await?;
+    let (ctx, new) = (asleep(3, 2), credentials(id, 2));
+    let resumed = bed
+        .driver
+        .resume(&ctx, Depth::Freeze, &frozen.reference, &new)
+        .await?;
+    assert!(
+        resumed
+            .remarks
+            .iter()
+            .any(|it| it.contains("no rules today")),
+        "{resumed:?}"
+    );
+    assert_eq!(pids(&bed, id, true), Vec::<i32>::new());
+    fs::remove_file(&broken)?;
+    let frozen = bed.driver.suspend(&asleep(4, 2), Depth::Freeze).await?;
+    let (ctx, new) = (asleep(5, 3), credentials(id, 3));
+    let resumed = bed
+        .driver
+        .resume(&ctx, Depth::Freeze, &frozen.reference, &new)
+        .await?;
+    assert!(
+        resumed.remarks.iter().any(|it| it.contains("made anew")),
+        "{resumed:?}"
+    );
+    assert!(reaches(&bed, id, &public, PORT).await?, "it is mended");
+    assert!(!reaches(&bed, id, &late, port).await?);
+    assert_eq!(host.load(Ordering::Relaxed), 0, "nothing came to this host");
+
+    // One that has ended by itself, while another gateway took over.
+    kill(pids(&bed, id, true)[0]);
+    until("it has ended", || pids(&bed, id, true).is_empty()).await?;
+    assert_eq!(
+        doctor_says(&bed),
+        (Status::Warn, "lost by 1 of 1: winter".to_owned())
+    );
+    bed.restart()?;
+    bed.driver.recover(id, PATIENCE).await?;
+    let resumed = bed
+        .driver
+        .reattach(&bed.effect(id, 6, 4), &credentials(id, 4))
+        .await?;
+    assert!(
+        resumed.remarks.iter().any(|it| it.contains("made anew")),
+        "{resumed:?}"
+    );
+    assert!(
+        reaches(&bed, id, &public, PORT).await?,
+        "it is mended again"
+    );
+    assert_eq!(
+        doctor_says(&bed),
+        (Status::Ok, "all 1 are there".to_owned())
+    );
+    assert!(!reaches(&bed, id, &late, port).await?);
+    bed.driver.delete(&bed.effect(id, 7, 4)).await?;
+    assert_eq!(bed.left(), Vec::<String>::new());
+    assert_eq!(strays(&bed), Vec::<String>::new());
+    Ok(())
+}
+
+fn doctor_says(bed: &Bed) -> (Status, String) {
+    let checks = doctor(&bed.config.state_dir, &bed.config.runtime);
+    let check = checks
+        .into_iter()
+        .find(|it| it.name == "networks of sandboxes");
+    check.map(|it| (it.status, it.detail)).unwrap()
 }
 
 /// What the process that is killed is told.

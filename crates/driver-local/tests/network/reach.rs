@@ -151,6 +151,20 @@ async fn the_internet_is_reached_and_nothing_near() -> Outcome {
     bed.driver.recover(id, 10 * SECOND).await?;
     assert!(!reaches(&bed, id, &later.to_string(), port).await?);
 
+    // What is routed to this host is its own, also where no interface has it.
+    let routed = "198.51.103.0/24";
+    ip(&format!("route add local {routed} dev {cable}"))?;
+    until("it is closed too", || {
+        !bound_to_device(&bed, id, SocketAddr::new([198, 51, 103, 9].into(), port)).unwrap_or(true)
+    })
+    .await?;
+    let broadcast: SocketAddr = format!("198.51.104.255:{port}").parse()?;
+    ip(&format!("addr add 198.51.104.7/24 brd + dev {cable}"))?;
+    until("so is a broadcast", || {
+        refuses_datagrams(&bed, id, broadcast).unwrap_or(false)
+    })
+    .await?;
+
     // Another sandbox has the same address, and is not there.
     let other = made(&bed, "internet").await?;
     let served = "busybox nc -l -p 9000 -e /bin/echo hello & sleep 0.2; \
@@ -230,6 +244,16 @@ fn datagram(
         Ok::<_, std::io::Error>((echoed, more))
     })??;
     Ok(came)
+}
+
+/// Whether the sandbox's own kernel says that nothing may be sent there.
+fn refuses_datagrams(bed: &Bed, id: SandboxId, to: SocketAddr) -> Result<bool, Error> {
+    let net = File::open(format!("/proc/{}/ns/net", first(bed, id)?))?;
+    let sent = within(&net, || {
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        socket.send_to(b"sent", to)
+    })?;
+    Ok(sent.is_err())
 }
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -4,11 +4,12 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sha2::{Digest, Sha256};
 
 type Error = Box<dyn std::error::Error>;
@@ -44,11 +45,9 @@ pub(crate) fn ip(arguments: &str) -> Result<String, Error> {
 pub(crate) fn within<T: Send>(file: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // SAFETY: a descriptor that lives through the call; it moves this thread alone.
-            match unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) } {
-                0 => Ok(work()),
-                _ => Err(io::Error::last_os_error()),
-            }
+            // This thread alone.
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+            Ok(work())
         });
         thread.join().unwrap()
     })

@@ -428,15 +428,10 @@ impl Api {
                 limit.as_str()
             )));
         }
-        registered
-            .description
-            .network(&spec.network)
-            .map_err(|why| {
-                ApiError::unsupported(format!(
-                    "the driver {:?} does not offer the network {:?}: {why}",
-                    spec.driver, spec.network
-                ))
-            })?;
+        let offered = registered.description.offers(&spec.network, &spec.runtime);
+        offered.map_err(|why| {
+            ApiError::unsupported(format!("the driver {:?} does not offer {why}", spec.driver))
+        })?;
         if spec.image.is_empty() {
             return Err(ApiError::invalid(
                 "spec.image is missing: a folder or a rootfs tar",

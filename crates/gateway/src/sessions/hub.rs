@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use overwinter_driver::attach::{AttachProof, AttachRefused, Io};
+use overwinter_driver::attach::{AttachProof, AttachRefused, Io, Refusals};
 use overwinter_driver::{Agent, AttachPort, Credentials, Peer, session};
 use overwinter_lifecycle::ids::{Incarnation, SandboxId};
 
@@ -29,6 +29,8 @@ pub struct Hub {
     key: CredentialKey,
     slots: Arc<Mutex<Slots>>,
     connections: Connections,
+    /// Of those whose sandbox sleeps or is not known.
+    strangers: Arc<Mutex<Refusals>>,
 }
 
 impl Hub {
@@ -38,6 +40,7 @@ impl Hub {
             key,
             slots: Arc::default(),
             connections: Connections::default(),
+            strangers: Arc::default(),
         }
     }
 
@@ -114,6 +117,20 @@ impl Hub {
         Ok(slot)
     }
 
+    /// Notes that somebody of a sandbox was not let in. Some: so many were not, and it is to be said.
+    fn refused(&self, id: SandboxId) -> Option<u64> {
+        match self.find(id) {
+            Some(slot) => slot.note_refusal(),
+            None => {
+                let mut strangers = self
+                    .strangers
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                strangers.note()
+            }
+        }
+    }
+
     fn install(slot: Arc<Slot>, proof: &AttachProof, agent: Arc<dyn Agent>) {
         let Some(number) = slot.install(proof, agent.clone()) else {
             return agent.hang_up();
@@ -147,13 +164,19 @@ impl Hub {
         match verified {
             Ok(slot) => match session::accept(io).await {
                 Ok(agent) => Self::install(slot, &request.proof, agent),
-                Err(error) => tracing::warn!(%sandbox, %error, "attach broke off"),
+                Err(error) => {
+                    if let Some(times) = self.refused(sandbox) {
+                        tracing::warn!(%sandbox, %error, times, "attach broke off");
+                    }
+                }
             },
             Err(refused) => {
-                tracing::warn!(
-                    %sandbox, incarnation = %request.proof.incarnation, reason = %refused,
-                    "attach refused"
-                );
+                if let Some(times) = self.refused(sandbox) {
+                    tracing::warn!(
+                        %sandbox, incarnation = %request.proof.incarnation, reason = %refused, times,
+                        "attach refused"
+                    );
+                }
                 session::refuse(io, refused).await;
             }
         }
@@ -175,7 +198,9 @@ impl AttachPort for Hub {
         agent: Arc<dyn Agent>,
     ) -> Result<(), AttachRefused> {
         let slot = self.verify(sandbox, proof).inspect_err(|refused| {
-            tracing::warn!(%sandbox, reason = %refused, "attach refused");
+            if let Some(times) = self.refused(sandbox) {
+                tracing::warn!(%sandbox, reason = %refused, times, "attach refused");
+            }
         })?;
         Self::install(slot, proof, agent);
         Ok(())

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use overwinter_driver::Agent;
-use overwinter_driver::attach::{AttachProof, AttachRefused};
+use overwinter_driver::attach::{AttachProof, AttachRefused, Refusals};
 use overwinter_lifecycle::ids::{Incarnation, SandboxId};
 use overwinter_lifecycle::recording::SecretHash;
 use tokio::sync::Notify;
@@ -43,6 +43,8 @@ struct State {
     stop_requests: u64,
     /// Under which its processes are followed already.
     followed: Option<Incarnation>,
+    /// Attaches that were refused.
+    refusals: Refusals,
     /// It sleeps or is gone: nobody need wait here.
     closed: bool,
 }
@@ -225,6 +227,11 @@ impl Slot {
     #[must_use]
     pub fn stop_requests(&self) -> u64 {
         self.lock().stop_requests
+    }
+
+    /// Somebody inside was not let in. Some: so many were not, and it is to be said.
+    pub(super) fn note_refusal(&self) -> Option<u64> {
+        self.lock().refusals.note()
     }
 
     /// The running operation is to be turned back, or a delete waits for it. What exactly is in the

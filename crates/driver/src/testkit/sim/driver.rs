@@ -182,6 +182,7 @@ impl Driver for SimDriver {
             version: format!("{} (simulated)", env!("CARGO_PKG_VERSION")),
             features: Vec::new(),
             networks: vec![NetworkOffer::of("none")],
+            runtimes: Vec::new(),
             modes: config.modes.clone(),
             unavailable: Depth::ALL
                 .into_iter()
