@@ -1,7 +1,7 @@
 //! Compiles `proto/` without an installed protoc: protox makes the descriptor set, connectrpc's
 //! generator the code.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const FILES: &[&str] = &[
     "google/rpc/error_details.proto",
@@ -14,7 +14,8 @@ const FILES: &[&str] = &[
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
+    // As it is now, not when this was compiled: a target folder may be shared by several trees.
+    let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     println!("cargo:rerun-if-changed={}", root.display());
 
