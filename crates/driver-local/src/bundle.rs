@@ -85,6 +85,7 @@ impl Bundle<'_> {
             Kind::Runc => SUPERVISOR_ID,
             Kind::Gvisor => {
                 supervisor.extend(["--user".to_owned(), SUPERVISOR_ID.to_string()]);
+                supervisor.push("--poll-connection".to_owned());
                 0
             }
         };

@@ -16,6 +16,8 @@ pub struct Config {
     pub pid1: bool,
     /// The user that this process makes itself at its start, keeping its capabilities.
     pub user: Option<u32>,
+    /// Whether the kernel here may keep the end of a connection to itself: it is then looked for.
+    pub poll_connection: bool,
 }
 
 /// A command line that is not understood.
@@ -30,8 +32,8 @@ pub enum UsageError {
 }
 
 impl Config {
-    /// Parses `--run-dir DIR`, `--workspace DIR`, `--user ID` and `--no-pid1`. `OVERWINTER_RUN_DIR` and
-    /// `OVERWINTER_WORKSPACE` are the defaults of the first two, where set.
+    /// Parses `--run-dir DIR`, `--workspace DIR`, `--user ID`, `--poll-connection` and `--no-pid1`.
+    /// `OVERWINTER_RUN_DIR` and `OVERWINTER_WORKSPACE` are the defaults of the first two, where set.
     pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, UsageError> {
         let folder = |variable: &str, default: &str| {
             PathBuf::from(std::env::var_os(variable).unwrap_or_else(|| default.into()))
@@ -41,6 +43,7 @@ impl Config {
             workspace: folder("OVERWINTER_WORKSPACE", "/workspace"),
             pid1: std::process::id() == 1,
             user: None,
+            poll_connection: false,
         };
         let mut arguments = arguments.into_iter();
         while let Some(argument) = arguments.next() {
@@ -59,6 +62,7 @@ impl Config {
                         value: id,
                     })?);
                 }
+                Some("--poll-connection") => config.poll_connection = true,
                 Some("--no-pid1") => config.pid1 = false,
                 Some(_) | None => {
                     return Err(UsageError::Unknown {

@@ -215,7 +215,7 @@ impl Profile {
                 commit: 20,
                 moment: 8,
                 most: 60,
-                points: 4,
+                points: 12,
             },
             mishaps: Mishaps {
                 kill: 20,
@@ -258,7 +258,7 @@ impl Profile {
                 commit: 2,
                 moment: 1,
                 most: 8,
-                points: 4,
+                points: 12,
             },
             mishaps: Mishaps {
                 kill: 80,
@@ -292,7 +292,7 @@ impl Profile {
                 commit: 5,
                 moment: 3,
                 most: 20,
-                points: 4,
+                points: 12,
             },
             mishaps: Mishaps {
                 outage: 40,

@@ -16,6 +16,7 @@ mod file;
 mod folder;
 
 use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,6 +44,8 @@ const LAST_BACKOFF: Duration = Duration::from_secs(1);
 const GOOD_CONNECTION: Duration = Duration::from_secs(1);
 /// How often the file is read while detached, where its folder's events are not known to arrive.
 const DETACHED_POLL: Duration = Duration::from_millis(10);
+/// Between two looks whether a connection has ended.
+const CONNECTION_POLL: Duration = Duration::from_secs(1);
 /// What the streams of a detached connection get to end by themselves.
 const DETACH_DRAIN: Duration = Duration::from_millis(20);
 /// And what a peer that does not read gets to take the answer.
@@ -111,6 +114,7 @@ async fn attach_once(
 }
 
 async fn serve(sandbox: &Arc<Sandbox>, stream: UnixStream) -> Closed {
+    let ended = ended(&stream, sandbox.config.poll_connection);
     let (detach, mut detached) = watch::channel(false);
     let service = Service::new(Arc::clone(sandbox), detach);
     let service = ConnectRpcService::new(SupervisorServiceServer::new(service)).with_limits(
@@ -136,9 +140,12 @@ async fn serve(sandbox: &Arc<Sandbox>, stream: UnixStream) -> Closed {
             .serve_connection(io, service)
     );
     let asked = tokio::select! {
+        biased;
+        // Whoever asked for it may have hung up since.
+        asked = detached.wait_for(|detach| *detach) => asked.is_ok(),
         // How it was lost tells us nothing that dialling again does not.
         _ended = connection.as_mut() => false,
-        asked = detached.wait_for(|detach| *detach) => asked.is_ok(),
+        () = ended => false,
     };
     if !asked {
         return Closed::Lost;
@@ -156,6 +163,33 @@ async fn serve(sandbox: &Arc<Sandbox>, stream: UnixStream) -> Closed {
         }
     }
     Closed::Detached
+}
+
+/// Resolves when the other end has closed the connection, where it has to be looked for. gVisor loses
+/// the event of a socket of the host now and then when the host is busy: a supervisor would believe
+/// itself connected to a gateway that is no more, and never dial the next one.
+fn ended(stream: &UnixStream, look: bool) -> impl Future<Output = ()> + use<> {
+    let own = look.then(|| stream.as_fd().try_clone_to_owned());
+    async move {
+        let Some(Ok(own)) = own else {
+            return std::future::pending().await;
+        };
+        while !is_at_its_end(&own) {
+            tokio::time::sleep(CONNECTION_POLL).await;
+        }
+    }
+}
+
+/// The other end is closed, whatever is still to be read. An error to look is none of the connection.
+fn is_at_its_end(stream: &OwnedFd) -> bool {
+    let mut polled = libc::pollfd {
+        fd: stream.as_raw_fd(),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: one entry, which is there; no wait.
+    let count = unsafe { libc::poll(&raw mut polled, 1, 0) };
+    count == 1
 }
 
 /// Waits until the file asks for a new attach.
@@ -214,4 +248,27 @@ fn random_secret() -> io::Result<String> {
         return Err(io::Error::last_os_error());
     }
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    /// Under gVisor, on a busy host, a supervisor stayed with the connection of a gateway that was
+    /// killed.
+    #[tokio::test]
+    async fn a_connection_that_has_ended_is_found_without_an_event() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        let own = here.as_fd().try_clone_to_owned().unwrap();
+        there.write_all(b"still to be read").await.unwrap();
+        assert!(!is_at_its_end(&own));
+        let looked_for = ended(&here, true);
+        drop(there);
+        assert!(is_at_its_end(&own));
+        looked_for.await;
+    }
 }
