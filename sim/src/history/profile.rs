@@ -164,7 +164,7 @@ impl Profile {
                 commit: 1,
                 moment: 0,
                 most: 12,
-                points: 4,
+                points: 16,
             },
             mishaps: Mishaps {
                 kill: 60,
