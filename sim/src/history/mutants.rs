@@ -86,17 +86,25 @@ pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
         // The ledger takes no second row under one key, and the operation does not get past it.
         M::ReuseSerial => &[I::DeadlinesHold, I::EveryOperationEnds, I::NeverTwo],
         M::ConsumeLate => &[I::UsedOnce],
-        M::OldMemoryKept => &[I::MemoryIsMemory, I::UsedOnce],
+        // Of memory on disk it shows as soon as the record speaks of what is not there.
+        M::OldMemoryKept => &[I::MemoryIsMemory, I::MemoryIsOnDisk, I::UsedOnce],
         M::FallsBackUnasked => &[I::StrictIsStrict],
         M::SecretForgotten => &[I::MemoryIsMemory, I::ReadyIsUsable, I::StrictIsStrict],
-        M::TurnBackTooLate | M::CloseBeforeEffect => &[I::RejectedSuspendLeavesIt],
+        // What was on its way puts to sleep what is told to be Ready.
+        M::TurnBackTooLate => &[I::RecordsAreTrue, I::RejectedSuspendLeavesIt],
+        M::CloseBeforeEffect => &[I::RejectedSuspendLeavesIt],
         M::JoinUnequal => &[I::JoinedIsEqual],
         M::WaitingDropped
         | M::SupersededForgotten
         | M::EndNotWritten
         | M::OperationsForgottenSoon => &[I::NoIntentIsLost],
-        // A delete is carried out, and nothing durable says that anybody asked for it.
-        M::CommitLate => &[I::IntentFirst, I::NoIntentIsLost, I::RecordsStay],
+        // A verb is carried out, and nothing durable says that anybody asked for it.
+        M::CommitLate => &[
+            I::CapacityHolds,
+            I::IntentFirst,
+            I::NoIntentIsLost,
+            I::RecordsStay,
+        ],
         // What was not written is believed by whoever goes on from it, or nobody goes on.
         M::CommitUnchecked => &[
             I::DeadlinesHold,
