@@ -94,10 +94,11 @@ pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
         M::TurnBackTooLate => &[I::RecordsAreTrue, I::RejectedSuspendLeavesIt],
         M::CloseBeforeEffect => &[I::RejectedSuspendLeavesIt],
         M::JoinUnequal => &[I::JoinedIsEqual],
-        M::WaitingDropped
-        | M::SupersededForgotten
-        | M::EndNotWritten
-        | M::OperationsForgottenSoon => &[I::NoIntentIsLost],
+        M::WaitingDropped | M::SupersededForgotten | M::OperationsForgottenSoon => {
+            &[I::NoIntentIsLost]
+        }
+        // Whoever asks later than its end reads it from there.
+        M::EndNotWritten => &[I::NoIntentIsLost, I::WaitersAreTold],
         // A verb is carried out, and nothing durable says that anybody asked for it.
         M::CommitLate => &[
             I::CapacityHolds,
