@@ -117,6 +117,7 @@ pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
         M::RolledBackIsKept => &[
             I::DeadlinesHold,
             I::EveryOperationEnds,
+            I::LossIsNoticed,
             I::NoIntentIsLost,
             I::NumbersRise,
         ],
