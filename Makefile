@@ -64,6 +64,7 @@ prove:
 	cargo run --quiet -p overwinter-sim --bin overwinter-model -- --verbs 2 --crashes 1 --lost 1
 	cargo test --quiet -p overwinter-sim --test model every_flaw -- --nocapture
 	cargo run --quiet -p overwinter-sim --bin overwinter-sim -- --profile all --seeds 0..5
+	cargo run --quiet -p overwinter-sim --bin overwinter-sim -- --profile unfenced --seeds 5..10
 
 # Two crashes, two lost replies, one late effect and one mishap in one history: with three verbs every
 # state, with four the first eight million of each backend, breadth first (7 GB of memory).

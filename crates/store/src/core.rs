@@ -248,9 +248,10 @@ impl Core {
         }
         self.for_disk.set(false);
         let waits = durability == Durability::Before;
-        if self.waits.replace(waits) != waits {
+        if self.waits.get() != waits {
             let level = if waits { "FULL" } else { "NORMAL" };
             self.conn.pragma_update(None, "synchronous", level)?;
+            self.waits.set(waits);
         }
         Ok(())
     }
