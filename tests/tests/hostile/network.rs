@@ -231,6 +231,7 @@ async fn gvisor_as_the_default_gives_no_way_out_either() -> anyhow::Result<()> {
         .network("internet")
         .accept();
     let error = refused.await.err().context("it is accepted")?;
+    ensure!(error.reason() == "UNSUPPORTED", "{error:?}");
     ensure!(error.message().contains("gVisor"), "{error:?}");
     let create = stage.create("out", Image::Busybox).network("internet");
     let made = create.runtime("runc").wait().await?.sandbox;
