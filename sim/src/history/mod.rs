@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `time` | virtual time |
 //! | `life` | one life of a gateway |
-//! | `client`, `doors` | who asks, and how |
+//! | `client`, `calls`, `doors` | who asks, what it does inside, and how |
 //! | `faults`, `crashes` (at any of `points`), `mishaps`, `disk`, `power` | what goes wrong |
 //! | `checks`, `ends`, `finale` | what must be so: after each commit, at the end of an operation and at the end |
 //! | [`invariant`] | by name |
@@ -20,6 +20,7 @@
 //! | `watch` | what must be so as time goes by |
 //! | `trace`, [`coverage`] | what has happened, as a hash and as counts |
 
+mod calls;
 mod checks;
 mod client;
 pub mod coverage;
