@@ -21,7 +21,8 @@ pub enum Location {
 /// Who runs transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriterKind {
-    /// A thread of the store's, which commits whatever has queued up together.
+    /// A thread of the store's, which commits whatever has queued up together. While it has nothing to
+    /// do, the calling task's own.
     Thread,
     /// The calling task, at once, one commit each: one seed gives one history.
     Inline,

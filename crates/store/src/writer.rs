@@ -1,10 +1,16 @@
 //! How jobs reach the [`Core`]: at once, or through a queue and a thread that commits together
 //! what has queued up while the last commit was on its way to the disk.
+//!
+//! Where there is a thread and it has nothing to do, the caller is the writer: there is nobody to commit
+//! together with, and two threads that wake each other would cost as much as the commit.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::mpsc;
+use tokio::task::block_in_place;
 
 use crate::core::{Core, Job};
 use crate::{PaceHook, StoreError, WriterKind};
@@ -18,7 +24,14 @@ pub(crate) struct Writer {
     core: Arc<Mutex<Core>>,
     /// Inline.
     pace: Option<PaceHook>,
-    thread: Option<(mpsc::Sender<Job>, JoinHandle<()>)>,
+    thread: Option<Thread>,
+}
+
+struct Thread {
+    queue: mpsc::Sender<Job>,
+    handle: JoinHandle<()>,
+    /// Jobs that it was given and has not answered.
+    given: Arc<AtomicUsize>,
 }
 
 impl Writer {
@@ -32,12 +45,17 @@ impl Writer {
             WriterKind::Inline => None,
             WriterKind::Thread => {
                 let (queue, jobs) = mpsc::channel(QUEUE);
-                let shared = Arc::clone(&core);
+                let given = Arc::<AtomicUsize>::default();
+                let (shared, taken) = (Arc::clone(&core), Arc::clone(&given));
                 let handle = thread::Builder::new()
                     .name("store-writer".to_owned())
-                    .spawn(move || serve(&shared, jobs))
+                    .spawn(move || serve(&shared, jobs, &taken))
                     .map_err(|error| StoreError::io("store-writer".as_ref(), &error))?;
-                Some((queue, handle))
+                Some(Thread {
+                    queue,
+                    handle,
+                    given,
+                })
             }
         };
         Ok(Self { core, pace, thread })
@@ -53,8 +71,34 @@ impl Writer {
                 lock(&self.core).run(vec![job]);
                 Ok(())
             }
-            Some((queue, _)) => queue.send(job).await.map_err(|_| StoreError::Closed),
+            Some(thread) => match self.at_once(thread, job) {
+                Ok(()) => Ok(()),
+                Err(job) => {
+                    // One whose caller goes away while it waits for a place is never taken.
+                    let place = thread.queue.reserve().await;
+                    let place = place.map_err(|_| StoreError::Closed)?;
+                    thread.given.fetch_add(1, Ordering::AcqRel);
+                    place.send(*job);
+                    Ok(())
+                }
+            },
         }
+    }
+
+    /// Runs a job here and now if the thread has none. Its runtime's other tasks go on elsewhere
+    /// meanwhile; where they cannot, the job is given back.
+    fn at_once(&self, thread: &Thread, job: Job) -> Result<(), Box<Job>> {
+        let can_block = Handle::try_current()
+            .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
+        if !can_block || thread.given.load(Ordering::Acquire) > 0 {
+            return Err(Box::new(job));
+        }
+        // Somebody else may have been as quick. After a panic the thread knows what to do.
+        let Ok(mut core) = self.core.try_lock() else {
+            return Err(Box::new(job));
+        };
+        block_in_place(|| core.run(vec![job]));
+        Ok(())
     }
 
     /// The connection that writes, between two batches: for a store in memory, which has no other.
@@ -66,15 +110,15 @@ impl Writer {
 impl Drop for Writer {
     /// Waits for the thread, so that the database is closed when the store is gone.
     fn drop(&mut self) {
-        if let Some((queue, handle)) = self.thread.take() {
-            drop(queue);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.queue);
             // A writer that panicked has closed its queue: its callers know.
-            drop(handle.join());
+            drop(thread.handle.join());
         }
     }
 }
 
-fn serve(core: &Mutex<Core>, mut jobs: mpsc::Receiver<Job>) {
+fn serve(core: &Mutex<Core>, mut jobs: mpsc::Receiver<Job>, given: &AtomicUsize) {
     while let Some(first) = jobs.blocking_recv() {
         let mut batch = vec![first];
         while batch.len() < BATCH
@@ -82,7 +126,9 @@ fn serve(core: &Mutex<Core>, mut jobs: mpsc::Receiver<Job>) {
         {
             batch.push(job);
         }
+        let answered = batch.len();
         lock(core).run(batch);
+        given.fetch_sub(answered, Ordering::AcqRel);
     }
 }
 
