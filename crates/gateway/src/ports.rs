@@ -1,5 +1,5 @@
 //! What the gateway takes from the world, injected so that one seed can give one history: the clock,
-//! ids, and the crash points of the tests.
+//! ids, how much it does at once, and the crash points of the tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,7 +85,12 @@ pub struct Ports {
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn Ids>,
     pub crash: Option<Arc<dyn CrashPoints>>,
+    /// Of sandboxes whose operations have something to do; what waits for a backend is not counted.
+    pub owners_at_once: usize,
 }
+
+/// For each processor. Fewer leave too little to commit together, more only hold calls up.
+const OWNERS: usize = 4;
 
 impl Default for Ports {
     fn default() -> Self {
@@ -93,6 +98,7 @@ impl Default for Ports {
             clock: Arc::new(SystemClock::default()),
             ids: Arc::new(RandomIds),
             crash: None,
+            owners_at_once: OWNERS * std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
 }

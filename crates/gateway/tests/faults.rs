@@ -414,3 +414,29 @@ async fn a_limit_that_would_not_hold_is_refused_before_anything_is_written() {
     create().memory_bytes(1 << 30).wait().await.unwrap();
     rig.sound();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backends_that_hang_hold_nobody_else_up() {
+    let rig = Rig::new().await;
+    // More than are at work at once.
+    let hung = 2 * rig.api.reconciler.ports.owners_at_once;
+    for number in 0..hung {
+        let sandbox = rig.create(&format!("hung-{number}")).await;
+        let hangs = Fault::Delay(10 * PATIENCE);
+        rig.script
+            .at_sandbox(sandbox_id(sandbox.id()), CallKind::Suspend, 1, hangs);
+    }
+    rig.create("other").await;
+    for number in 0..hung {
+        let suspend = rig.client.suspend(format!("hung-{number}"));
+        suspend.depth(Depth::Freeze).accept().await.unwrap();
+    }
+    let suspend = rig.client.suspend("other").depth(Depth::Freeze);
+    let asleep = suspend.limit(PATIENCE).wait().await.unwrap();
+    assert_eq!(asleep.sandbox.depth(), Some(Depth::Freeze));
+    for number in 0..hung {
+        let sandbox = rig.client.get(format!("hung-{number}")).await.unwrap();
+        assert_eq!(sandbox.phase(), Phase::Suspending);
+    }
+    rig.sound();
+}

@@ -49,6 +49,8 @@ pub(crate) const FOREIGN: &str = "not-ours";
 const DOWN: Duration = Duration::from_secs(20);
 /// Whether an outage is over.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Fewer than there are sandboxes, so that some wait for their turn.
+const OWNERS_AT_ONCE: usize = 2;
 /// A history that comes to no end.
 const MOST_EVENTS: u64 = 20_000_000;
 
@@ -400,6 +402,7 @@ async fn start(
         }),
         ids: Arc::new(ids.clone()),
         crash: Some(Arc::new(stage.crashes.clone())),
+        owners_at_once: OWNERS_AT_ONCE,
     };
     let gateway = Gateway::assemble(store, hub, drivers, ports).await;
     let api = gateway?.with_deadlines(DEADLINES).begin().await?;

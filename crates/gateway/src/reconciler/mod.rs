@@ -14,6 +14,7 @@
 //! | `idle` | the suspend that idleness asks for |
 //! | [`processes`] | what is learnt of processes, and its way into the store |
 //! | `settle` | looking until what is unknown is settled, and the time between tries |
+//! | `turns` | how many owners are at work at once |
 //! | [`stock`] | what is on the backends, held against the records |
 //! | [`waiters`] | who waits for an operation |
 
@@ -29,6 +30,7 @@ pub mod processes;
 pub mod recovery;
 mod settle;
 pub mod stock;
+mod turns;
 pub mod waiters;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -47,6 +49,7 @@ use tokio_util::task::TaskTracker;
 use crate::ports::Ports;
 use crate::sessions::Hub;
 use crate::telemetry::Telemetry;
+use turns::Turns;
 use waiters::Waiters;
 
 /// The drivers of this gateway, by name, chosen by configuration in one place.
@@ -114,6 +117,7 @@ pub struct Reconciler {
     pub tasks: TaskTracker,
     /// Of operations that are accepted from now on.
     pub deadlines: Deadlines,
+    turns: Turns,
     sync_is_due: Arc<AtomicBool>,
     /// Of processes, and not written yet.
     learnt: Arc<processes::Learnt>,
@@ -160,6 +164,7 @@ impl Reconciler {
         telemetry: Telemetry,
     ) -> Self {
         let now = ports.clock.monotonic();
+        let turns = Turns::new(ports.owners_at_once);
         Self {
             store,
             hub,
@@ -169,6 +174,7 @@ impl Reconciler {
             waiters: Waiters::default(),
             tasks: TaskTracker::new(),
             deadlines: Deadlines::default(),
+            turns,
             sync_is_due: Arc::default(),
             learnt: Arc::default(),
             lost: Arc::new(settle::Lost::new(now)),
@@ -200,7 +206,8 @@ impl Reconciler {
         self.shut_gate(id);
         let this = self.clone();
         self.tasks.spawn(async move {
-            let work = std::panic::AssertUnwindSafe(this.drive(sandbox));
+            let work = this.turns.take(&this.ports, this.drive(sandbox));
+            let work = std::panic::AssertUnwindSafe(work);
             if work.catch_unwind().await.is_err() {
                 tracing::error!(sandbox = %id, "its owner panicked; the next start goes on from the record");
                 this.owners().at_work.remove(&id);
