@@ -3,6 +3,7 @@
 //! Every compute has the same path, `/overwinter/<gateway>/<native name>`, in every hierarchy.
 
 mod companion;
+mod moving;
 mod v1;
 mod v2;
 
@@ -10,6 +11,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use crate::error::{At, LocalError, ignore_missing};
@@ -42,6 +45,8 @@ enum Hierarchies {
 pub(crate) struct Cgroups {
     hierarchies: Hierarchies,
     gateway: String,
+    /// This process is being moved.
+    moving: Arc<AtomicBool>,
 }
 
 impl Cgroups {
@@ -51,6 +56,7 @@ impl Cgroups {
         Hierarchies::parse(&mounts).map(|hierarchies| Self {
             hierarchies,
             gateway: gateway.to_owned(),
+            moving: Arc::default(),
         })
     }
 
@@ -359,6 +365,7 @@ mod tests {
         let of = |gateway: &str| Cgroups {
             hierarchies: Hierarchies::Unified(root.path().to_owned()),
             gateway: gateway.to_owned(),
+            moving: Arc::default(),
         };
         std::thread::scope(|scope| {
             for gateway in ["one", "two"] {

@@ -45,6 +45,7 @@ impl Shared {
         credentials: Credentials,
     ) -> Result<Effected, DriverError> {
         admit(&self.host, &spec)?;
+        self.host.cgroups.expect_move();
         let mut turn = self.turn(ctx).await?;
         let sandbox = ctx.sandbox();
         let had_storage = self.host.has_storage(sandbox);
@@ -88,6 +89,7 @@ impl Shared {
         credentials: Credentials,
     ) -> Result<Effected, DriverError> {
         admit(&self.host, &spec)?;
+        self.host.cgroups.expect_move();
         let turn = self.turn(ctx).await?;
         if !self.host.has_storage(ctx.sandbox()) {
             return Err(DriverError::Missing("its storage is not there".to_owned()));

@@ -60,6 +60,7 @@ impl Shared {
         reference: DriverReference,
         credentials: Credentials,
     ) -> Result<Effected, DriverError> {
+        self.host.cgroups.expect_move();
         let turn = self.turn(ctx).await?;
         let sandbox = ctx.sandbox();
         let native = ctx.key.native_name();
