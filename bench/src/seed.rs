@@ -77,6 +77,7 @@ async fn one(store: &Store, name: &str, now: Millis) -> anyhow::Result<()> {
             request: Request::Suspend {
                 depth: Some(Depth::Stop),
                 idle: false,
+                reclaim: false,
             },
             operation: OperationId(Uuid::now_v7()),
             requester: "bench".to_owned(),
@@ -95,6 +96,7 @@ async fn one(store: &Store, name: &str, now: Millis) -> anyhow::Result<()> {
         lost: None,
         debts: Vec::new(),
         remarks: Vec::new(),
+        reclaimed: None,
     });
     let suspend = intent(EffectKind::Suspend(Depth::Stop));
     record(store, &sandbox, suspend, now).await?;

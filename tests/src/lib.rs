@@ -9,6 +9,7 @@ pub mod image;
 pub mod leftovers;
 pub mod orphans;
 pub mod watcher;
+pub mod zram;
 
 pub use gateway::Gateway;
 pub use image::Image;

@@ -1,5 +1,6 @@
 //! What is measured, a section a file. Each can be asked for alone.
 
+mod checkpoint;
 pub mod commits;
 mod delete;
 mod exec;
@@ -8,6 +9,7 @@ mod freeze;
 mod many;
 mod noise;
 mod pairs;
+mod reclaim;
 mod stop;
 
 use std::fmt;
@@ -63,6 +65,10 @@ pub enum Section {
     Freeze,
     /// Suspend at stop; resume and create, beside the runtime's create and start
     Stop,
+    /// Checkpoint and resume, beside the runtime's own
+    Checkpoint,
+    /// A freeze that gives its memory back, and the way back with and without prefetch
+    Reclaim,
     /// Durable commits of a suspend and resume, and the time that the gateway adds
     Commits,
     /// Pairs of suspend and resume a second, 64 clients
@@ -101,6 +107,8 @@ pub async fn measure(section: Section, plan: &Plan, report: &mut Report) -> anyh
         Section::Exec => exec::measure(plan, report).await,
         Section::Freeze => freeze::measure(plan, report).await,
         Section::Stop => stop::measure(plan, report).await,
+        Section::Checkpoint => checkpoint::measure(plan, report).await,
+        Section::Reclaim => reclaim::measure(plan, report).await,
         Section::Commits => commits::measure(plan, report).await,
         Section::Pairs => pairs::measure(plan, report).await,
         Section::Many => many::measure(plan, report).await,

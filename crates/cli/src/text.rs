@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use overwinter_client::raw;
+
 /// Text from elsewhere without anything that a terminal would act on: control characters, and those
 /// that turn the direction of writing.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
@@ -86,6 +88,15 @@ pub(crate) fn size(bytes: u64) -> String {
     } else {
         format!("{value:.1} {unit}")
     }
+}
+
+/// What became of the memory of a freeze that was asked to give it back.
+pub(crate) fn reclaimed(reclaimed: &raw::Reclaimed) -> String {
+    format!(
+        "{} given back, {} left",
+        size(reclaimed.freed_bytes),
+        size(reclaimed.left_bytes)
+    )
 }
 
 /// Why an argument was not understood. It is shown by the argument parser, with the argument.

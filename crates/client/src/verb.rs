@@ -342,6 +342,13 @@ impl Suspend {
         self.request.depth = depth.message().into();
         self
     }
+
+    /// With [`Depth::Freeze`]: gives the memory back, as far as that goes. What came of it is in the
+    /// sandbox's retained state, and in [`Operation::remarks`].
+    pub fn reclaim(mut self, yes: bool) -> Self {
+        self.request.reclaim = yes;
+        self
+    }
 }
 
 impl Resume {
@@ -349,6 +356,13 @@ impl Resume {
     /// [`Done::achieved`] says which it was.
     pub fn restart_if_restore_fails(mut self, yes: bool) -> Self {
         self.request.restart_if_restore_fails = yes;
+        self
+    }
+
+    /// Brings in what a freeze has given back before anything runs, instead of page by page as it is
+    /// used.
+    pub fn prefetch(mut self, yes: bool) -> Self {
+        self.request.prefetch = yes;
         self
     }
 }

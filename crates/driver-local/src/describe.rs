@@ -1,13 +1,14 @@
 //! What this driver can do here.
 
 use overwinter_driver::{
-    Depth, Description, DriverError, Limit, NetworkOffer, RuntimeOffer, SuspensionMode,
+    Depth, Description, DriverError, Limit, NetworkOffer, Reclaim, RuntimeOffer, SuspensionMode,
 };
 
 use crate::compute::Look;
 use crate::effects::DRIVER;
 use crate::host::Host;
 use crate::network::Network;
+use crate::reclaim::Swaps;
 use crate::runtime::{Kind, Runtime};
 
 const NO_QUOTAS: &str = "the filesystem of the gateway's data folder has no project quotas; on ext4: \
@@ -78,7 +79,19 @@ fn modes(writes: bool) -> Vec<SuspensionMode> {
         Depth::Freeze | Depth::Stop => true,
     };
     let depths = Depth::ALL.into_iter().filter(offered);
-    depths.map(SuspensionMode::of_this_host).collect()
+    let reclaim = |depth| match depth {
+        Depth::Freeze => match Swaps::find() {
+            Ok(_) => Reclaim::Offered,
+            Err(why) => Reclaim::Missing(why.to_string()),
+        },
+        Depth::Checkpoint | Depth::Stop => Reclaim::No,
+    };
+    depths
+        .map(|depth| SuspensionMode {
+            reclaim: reclaim(depth),
+            ..SuspensionMode::of_this_host(depth)
+        })
+        .collect()
 }
 
 /// Whether the memory of compute that this kind of runtime runs can be written to disk.

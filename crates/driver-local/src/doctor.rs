@@ -9,6 +9,7 @@ use rustix::process::geteuid;
 
 use crate::cgroup::Cgroups;
 use crate::quota::Quota;
+use crate::reclaim::Swaps;
 use crate::runtime::{version, which};
 
 /// How much a finding matters.
@@ -278,24 +279,28 @@ fn quotas(folder: &Path) -> Check {
     }
 }
 
+/// Where memory of frozen sandboxes may go.
 fn swap() -> Check {
+    const NAME: &str = "swap";
     let text = read("/proc/swaps").unwrap_or_default();
-    let devices: Vec<_> = text
-        .lines()
-        .skip(1)
-        .filter_map(|line| line.split_whitespace().next())
-        .collect();
-    if devices.is_empty() {
-        return Check::new(
-            "swap",
+    let devices = join(
+        text.lines()
+            .skip(1)
+            .filter_map(|line| line.split_whitespace().next()),
+    );
+    match Swaps::find() {
+        Ok(_) => Check::ok(
+            NAME,
+            format!("{devices}: freezes can give memory back (--reclaim)"),
+        ),
+        Err(why) => Check::new(
+            NAME,
             Status::Warn,
-            "none",
-            "frozen sandboxes keep all their memory; zram or a swap file lets the kernel move it out",
-        );
+            why.to_string(),
+            "frozen sandboxes keep all their memory; with swap on zram, and no other, \
+             `sandbox suspend --depth freeze --reclaim` gives it back (Debian: apt-get install zram-tools)",
+        ),
     }
-    let zram = devices.iter().any(|device| device.contains("zram"));
-    let kind = if zram { " (zram)" } else { "" };
-    Check::ok("swap", format!("{}{kind}", join(devices)))
 }
 
 fn limit(name: &'static str, path: &str, least: u64) -> Check {

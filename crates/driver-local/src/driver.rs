@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) ending: Semaphore,
     /// The same of those that freeze: each wakes every process of its sandbox.
     pub(crate) freezing: Semaphore,
+    /// And of those that give memory back, or bring it in: each keeps a CPU busy.
+    pub(crate) paging: Semaphore,
 }
 
 /// What is known of one sandbox in this process's time.
@@ -140,6 +142,7 @@ impl LocalDriver {
                 starting: RwLock::default(),
                 ending: Semaphore::new(at_once),
                 freezing: Semaphore::new(at_once),
+                paging: Semaphore::new(at_once),
             }),
         }))
     }

@@ -44,6 +44,8 @@ pub enum LocalError {
     Locked { after: Duration },
     #[error("{left} processes did not end within the deadline")]
     StillThere { left: usize },
+    #[error("the kernel was asked where memory is to lie: {source}")]
+    Advice { source: io::Error },
     #[error("the work was broken off")]
     BrokenOff,
     #[error("the network: {0}")]
@@ -98,6 +100,7 @@ impl LocalError {
             | Self::NetworkCut
             | Self::Locked { .. }
             | Self::StillThere { .. }
+            | Self::Advice { .. }
             | Self::BrokenOff
             | Self::Image { .. } => DriverError::Rejected(self.to_string()),
         }

@@ -19,6 +19,7 @@
 //! | `artifact` | memory on disk |
 //! | `network` | what a sandbox reaches, and what keeps it from the rest |
 //! | `image`, `supervisors`, `ranges` | what is kept beside the storage |
+//! | `reclaim` | memory of what is frozen, given back |
 //! | [`doctor`] | what this host has and what it lacks |
 
 mod artifact;
@@ -45,6 +46,7 @@ mod network;
 mod process;
 mod quota;
 mod ranges;
+mod reclaim;
 mod recover;
 mod runtime;
 mod seccomp;

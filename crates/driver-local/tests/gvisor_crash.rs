@@ -37,6 +37,7 @@ async fn the_gateway_that_is_killed() -> Outcome {
         key,
         incarnation: Incarnation(incarnation),
         deadline: Duration::from_secs(20),
+        options: overwinter_driver::EffectOptions::default(),
     };
     let (driver, _, _connections) = open(&config, receipts)?;
     driver.recover(id, PATIENCE).await?;

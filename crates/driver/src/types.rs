@@ -5,7 +5,7 @@ use std::time::Duration;
 pub use overwinter_lifecycle::Depth;
 use overwinter_lifecycle::config::Resources;
 use overwinter_lifecycle::ids::{EffectKey, Incarnation, SandboxId};
-pub use overwinter_lifecycle::record::{Compute, Debt, DebtKind, DriverReference};
+pub use overwinter_lifecycle::record::{Compute, Debt, DebtKind, DriverReference, Reclaimed};
 pub use overwinter_lifecycle::steps::{Effected, Observed};
 use serde::{Deserialize, Serialize};
 
@@ -179,6 +179,18 @@ pub struct SuspensionMode {
     /// The longest time after sending at which the backend may still carry out a request whose
     /// reply was lost. Zero on a local runtime whose lock settles it.
     pub lost_request_life: Duration,
+    /// Whether memory that it keeps resident can be given back when a suspend asks for it.
+    pub reclaim: Reclaim,
+}
+
+/// Whether resident memory can be given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reclaim {
+    /// Nothing stays resident, or the backend has no way.
+    No,
+    Offered,
+    /// Not here, and why.
+    Missing(String),
 }
 
 impl SuspensionMode {
@@ -208,6 +220,7 @@ impl SuspensionMode {
             },
             same_compute: resident,
             lost_request_life: Duration::ZERO,
+            reclaim: Reclaim::No,
         }
     }
 }
@@ -243,6 +256,18 @@ pub struct EffectContext {
     pub incarnation: Incarnation,
     /// From the call on. A driver that cannot answer in time answers `Unknown`.
     pub deadline: Duration,
+    pub options: EffectOptions,
+}
+
+/// What is asked of an effect beside its depth; the same at every call under one key. A driver whose
+/// mode does not offer it is not asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EffectOptions {
+    /// A freeze: give the memory back, as far as that goes, and say in [`Effected::reclaimed`] how
+    /// far it went. Its failure is a remark and not the freeze's.
+    pub reclaim: bool,
+    /// The resume of a freeze: bring in what was given back, before anything runs.
+    pub prefetch: bool,
 }
 
 impl EffectContext {

@@ -60,6 +60,7 @@ async fn it_waits_for_open_calls_and_refuses_where_one_came_as_it_began() {
             request: Request::Suspend {
                 depth: Some(Depth::Freeze),
                 idle: true,
+                reclaim: false,
             },
             operation: reconciler.ports.ids.operation(),
             requester: "a test".to_owned(),

@@ -39,7 +39,7 @@ pub fn begin(
         }
         Verb::Create => begin_create(sandbox, others, limits),
         Verb::Suspend { depth, .. } => begin_suspend(sandbox, depth, others, limits),
-        Verb::Resume { fallback } => begin_resume(sandbox, &mut op, fallback, others, limits),
+        Verb::Resume { fallback, .. } => begin_resume(sandbox, &mut op, fallback, others, limits),
         Verb::Start => begin_start(sandbox, others, limits),
         Verb::Delete { .. } => {
             unless!(DeleteWithoutWish, {

@@ -58,11 +58,16 @@ impl Usage {
             },
             Compute::Live { .. } | Compute::Unknown => Self { disk_bytes, ..full },
             Compute::Frozen { .. } if suspending => Self { disk_bytes, ..full },
-            // A freeze keeps its memory and gives back its CPU and its place.
+            // A freeze gives back its CPU and its place, and keeps its memory: all of it, or what is
+            // left where it was given back. What stands still takes no more.
             Compute::Frozen { .. } => Self {
                 running: 0,
                 cpu_millis: 0,
-                memory_bytes: full.memory_bytes,
+                memory_bytes: (sandbox.retained.as_ref())
+                    .and_then(|retained| retained.reclaimed)
+                    .map_or(full.memory_bytes, |reclaimed| {
+                        reclaimed.left_bytes.min(full.memory_bytes)
+                    }),
                 disk_bytes,
             },
         }

@@ -18,10 +18,16 @@ pub enum Verb {
         depth: Depth,
         /// Asked for by the idle policy: any call that arrives turns it back.
         idle: bool,
+        /// `freeze` alone: give the memory back, as far as the driver can.
+        #[serde(default)]
+        reclaim: bool,
     },
     Resume {
         /// Go on with a cold start when the restore fails.
         fallback: bool,
+        /// Memory that a freeze has given back is brought in before anything runs.
+        #[serde(default)]
+        prefetch: bool,
     },
     Start,
     Delete {

@@ -90,6 +90,18 @@ pub struct Retained {
     /// was written.
     #[serde(default)]
     pub artifact: Option<EffectKey>,
+    /// Of a freeze that was asked to give its memory back. None: it takes all that it had.
+    #[serde(default)]
+    pub reclaimed: Option<Reclaimed>,
+}
+
+/// What has become of the memory of a freeze that was asked to give it back; in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Reclaimed {
+    /// What others have now: what was moved out, less the room that its copy takes in memory.
+    pub freed_bytes: u64,
+    /// What it still takes: what was not moved, and the copy.
+    pub left_bytes: u64,
 }
 
 /// An opaque reference, stamped so that no other driver or version takes it for its own.

@@ -48,6 +48,7 @@ fn suspended(depth: Depth) -> Sandbox {
             lost: None,
             quiesced: true,
             artifact: None,
+            reclaimed: None,
         }),
         ..ready()
     }
@@ -86,27 +87,41 @@ const fn suspend(depth: Depth) -> Request {
     Request::Suspend {
         depth: Some(depth),
         idle: false,
+        reclaim: false,
     }
 }
 const SUSPEND: Request = Request::Suspend {
     depth: None,
     idle: false,
+    reclaim: false,
 };
 const IDLE: Request = Request::Suspend {
     depth: None,
     idle: true,
+    reclaim: false,
 };
-const RESUME: Request = Request::Resume { fallback: false };
-const RESUME_OR_START: Request = Request::Resume { fallback: true };
+const RESUME: Request = Request::Resume {
+    fallback: false,
+    prefetch: false,
+};
+const RESUME_OR_START: Request = Request::Resume {
+    fallback: true,
+    prefetch: false,
+};
 const DELETE: Request = Request::Delete { abandon: false };
 const ABANDON: Request = Request::Delete { abandon: true };
 
 const fn suspending(depth: Depth) -> Verb {
-    Verb::Suspend { depth, idle: false }
+    Verb::Suspend {
+        depth,
+        idle: false,
+        reclaim: false,
+    }
 }
 const IDLE_STOP: Verb = Verb::Suspend {
     depth: Stop,
     idle: true,
+    reclaim: false,
 };
 
 fn queue(verb: Verb, supersedes: Option<OperationId>) -> Disposition {
@@ -192,7 +207,10 @@ fn row_2_only_an_equal_last_intent_is_joined() {
     );
     let resuming = with_running(
         suspended(Stop),
-        Verb::Resume { fallback: false },
+        Verb::Resume {
+            fallback: false,
+            prefetch: false,
+        },
         Step::Intent,
     );
     row(
@@ -201,7 +219,13 @@ fn row_2_only_an_equal_last_intent_is_joined() {
             (RESUME, Disposition::Join(RUNNING)),
             (
                 RESUME_OR_START,
-                queue(Verb::Resume { fallback: true }, None),
+                queue(
+                    Verb::Resume {
+                        fallback: true,
+                        prefetch: false,
+                    },
+                    None,
+                ),
             ),
         ],
     );
@@ -213,7 +237,13 @@ fn row_2_only_an_equal_last_intent_is_joined() {
             (suspend(Stop), Disposition::Join(WAITING)),
             (
                 RESUME,
-                queue(Verb::Resume { fallback: false }, Some(WAITING)),
+                queue(
+                    Verb::Resume {
+                        fallback: false,
+                        prefetch: false,
+                    },
+                    Some(WAITING),
+                ),
             ),
         ],
     );
@@ -228,10 +258,52 @@ fn row_2_only_an_equal_last_intent_is_joined() {
     );
 }
 
+/// What is asked for beside the depth is a parameter too.
+#[test]
+fn row_2_who_wants_memory_given_back_joins_only_what_gives_it_back() {
+    let asked = |depth, reclaim| Request::Suspend {
+        depth,
+        idle: false,
+        reclaim,
+    };
+    let plain = with_running(ready(), suspending(Freeze), Step::Begun);
+    let reclaims = Verb::Suspend {
+        depth: Freeze,
+        idle: false,
+        reclaim: true,
+    };
+    let gives = with_running(ready(), reclaims, Step::Begun);
+    row(
+        &plain,
+        &[(asked(Some(Freeze), true), queue(reclaims, None))],
+    );
+    row(
+        &gives,
+        &[
+            (asked(Some(Freeze), true), Disposition::Join(RUNNING)),
+            (asked(None, false), Disposition::Join(RUNNING)),
+            (suspend(Freeze), queue(suspending(Freeze), None)),
+        ],
+    );
+    let prefetch = Request::Resume {
+        fallback: false,
+        prefetch: true,
+    };
+    let verb = Verb::Resume {
+        fallback: false,
+        prefetch: true,
+    };
+    let waking = with_running(suspended(Freeze), verb, Step::Intent);
+    row(&waking, &[(prefetch, Disposition::Join(RUNNING))]);
+}
+
 #[test]
 fn row_3_a_resume_turns_back_a_suspend_until_its_intent_is_recorded() {
     for depth in [Freeze, Checkpoint, Stop] {
-        let verb = Verb::Resume { fallback: false };
+        let verb = Verb::Resume {
+            fallback: false,
+            prefetch: false,
+        };
         let begun = with_running(ready(), suspending(depth), Step::Begun);
         row(
             &begun,
@@ -271,7 +343,16 @@ fn row_4_a_newer_verb_takes_the_waiting_place() {
             (suspend(Stop), queue(suspending(Stop), None)),
             (SUSPEND, queue(suspending(Stop), None)),
             (IDLE, Disposition::Deny(Reason::NotIdle)),
-            (RESUME, queue(Verb::Resume { fallback: false }, None)),
+            (
+                RESUME,
+                queue(
+                    Verb::Resume {
+                        fallback: false,
+                        prefetch: false,
+                    },
+                    None,
+                ),
+            ),
             (Request::Start, queue(Verb::Start, None)),
             (DELETE, queue(Verb::Delete { abandon: false }, None)),
         ],
@@ -286,7 +367,10 @@ fn row_4_a_newer_verb_takes_the_waiting_place() {
 #[test]
 fn rows_5_to_9_with_nothing_in_line() {
     let accept = Disposition::Accept;
-    let resume = Verb::Resume { fallback: false };
+    let resume = Verb::Resume {
+        fallback: false,
+        prefetch: false,
+    };
     let delete = Verb::Delete { abandon: false };
     row(
         &ready(),

@@ -32,6 +32,7 @@ fn events() -> Vec<Event> {
             size_bytes: 0,
             leftovers: Vec::new(),
             remarks: Vec::new(),
+            reclaimed: None,
         }),
         unknown(),
         Event::Observed(Observed::Live { held: HELD }),

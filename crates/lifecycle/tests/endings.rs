@@ -28,6 +28,7 @@ fn stopped() -> Asleep {
         lost: None,
         debts: Vec::new(),
         remarks: Vec::new(),
+        reclaimed: None,
     }
 }
 
@@ -146,6 +147,7 @@ fn what_a_suspension_left_is_kept_as_the_driver_wrote_it() {
         lost: None,
         quiesced: false,
         artifact: None,
+        reclaimed: None,
     };
     assert_eq!(sandbox.retained, Some(expected));
 }

@@ -120,6 +120,7 @@ fn what_a_stop_leaves_behind_is_removed_before_a_start() {
         size_bytes: 0,
         leftovers: vec![leftover.clone()],
         remarks: Vec::new(),
+        reclaimed: None,
     };
     // What cannot write to it keeps nothing from starting.
     let harmless = Effected {

@@ -9,7 +9,9 @@ use overwinter_lifecycle::capacity::{Limits, Usage};
 use overwinter_lifecycle::ids::{Fence, Incarnation, Millis, Serial};
 use overwinter_lifecycle::loss::{record_loss, record_main_exit};
 use overwinter_lifecycle::operation::{Achieved, EffectKind, Outcome, Verb};
-use overwinter_lifecycle::record::{Compute, Desired, DriverReference, MainExit, Sandbox};
+use overwinter_lifecycle::record::{
+    Compute, Desired, DriverReference, MainExit, Reclaimed, Sandbox,
+};
 use overwinter_lifecycle::recording::{Ending, NotRunning, Recorded, Recording, record};
 use overwinter_lifecycle::steps::Event;
 use overwinter_lifecycle::{Depth, Fault, Phase, Reason};
@@ -161,10 +163,20 @@ fn capacity_is_what_the_record_says() {
     let frozen = sized(asleep(Depth::Freeze));
     assert_eq!(held(&frozen), (0, 0, 1_000, 0));
     assert_eq!(
-        held(&Story::of(frozen, STOP).sandbox),
+        held(&Story::of(frozen.clone(), STOP).sandbox),
         all,
         "until it has ended"
     );
+    let mut given_back = frozen;
+    for (left_bytes, holds) in [(300, 300), (1_100, 1_000)] {
+        given_back.retained.as_mut().unwrap().reclaimed = Some(Reclaimed {
+            freed_bytes: 700,
+            left_bytes,
+        });
+        assert_eq!(held(&given_back), (0, 0, holds, 0));
+        let waking = Story::of(given_back.clone(), RESUME).sandbox;
+        assert_eq!(held(&waking), all, "it may need all of it again");
+    }
     let mut stored = sized(asleep(Depth::Checkpoint));
     stored.retained.as_mut().unwrap().size_bytes = 70;
     assert_eq!(held(&stored), (0, 0, 0, 70));

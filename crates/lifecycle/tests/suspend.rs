@@ -5,7 +5,9 @@
 mod support;
 
 use overwinter_lifecycle::operation::{Achieved, EffectKind, Outcome, Stopping};
-use overwinter_lifecycle::record::{Compute, Debt, DebtKind, Desired, DriverReference};
+use overwinter_lifecycle::record::{
+    Compute, Debt, DebtKind, Desired, DriverReference, Reclaimed, Sandbox,
+};
 use overwinter_lifecycle::recording::Recorded;
 use overwinter_lifecycle::steps::{Effected, Event};
 use overwinter_lifecycle::{Depth, Phase, Reason};
@@ -75,6 +77,35 @@ fn it_goes_to_sleep_at_each_depth() {
 }
 
 #[test]
+fn what_a_freeze_gave_back_is_kept_until_somebody_tries_to_wake_it() {
+    let reclaimed = Reclaimed {
+        freed_bytes: 700,
+        left_bytes: 300,
+    };
+    let told = Effected {
+        compute: FROZEN,
+        reference: DriverReference::default(),
+        size_bytes: 0,
+        leftovers: Vec::new(),
+        remarks: Vec::new(),
+        reclaimed: Some(reclaimed),
+    };
+    let given = |sandbox: &Sandbox| sandbox.retained.as_ref().unwrap().reclaimed;
+    let frozen = freezing()
+        .then("suspend_freeze", Event::Effected(told))
+        .ends(FROZEN_NOW)
+        .sandbox;
+    assert_eq!(given(&frozen), Some(reclaimed));
+    // Its memory may have been brought in.
+    let still = Story::of(frozen, RESUME)
+        .then("resume_freeze", refused())
+        .then("observe", SEEN_FROZEN)
+        .ends(FROZEN_NOW)
+        .sandbox;
+    assert_eq!(given(&still), None);
+}
+
+#[test]
 fn what_the_driver_tells_of_it_is_kept() {
     let key = stopping().op().intent_key().unwrap();
     let left = Debt {
@@ -91,6 +122,7 @@ fn what_the_driver_tells_of_it_is_kept() {
         size_bytes: 70,
         leftovers: vec![left.clone()],
         remarks: vec!["it took long".to_owned()],
+        reclaimed: None,
     };
     let ended = stopping()
         .then("suspend_stop", Event::Effected(told))

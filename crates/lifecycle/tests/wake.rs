@@ -72,6 +72,7 @@ fn what_the_driver_remarks_is_told_at_the_end() {
             size_bytes: 0,
             leftovers: Vec::new(),
             remarks: vec!["another host".to_owned()],
+            reclaimed: None,
         })
     };
     let mut stopped = asleep(Depth::Stop);

@@ -71,8 +71,12 @@ fn phases_verbs_steps_and_effects_have_names_of_their_own() {
         Verb::Suspend {
             depth: freeze,
             idle: true,
+            reclaim: false,
         },
-        Verb::Resume { fallback: false },
+        Verb::Resume {
+            fallback: false,
+            prefetch: false,
+        },
         Verb::Start,
         Verb::Delete { abandon: false },
     ];

@@ -197,7 +197,15 @@ async fn create(store: &Store, name: &str) -> Sandbox {
 /// Five transactions.
 async fn cycle(store: &Store, sandbox: &Sandbox) {
     suspend(store, sandbox).await;
-    let resuming = accept(store, sandbox.id, Request::Resume { fallback: false }).await;
+    let resuming = accept(
+        store,
+        sandbox.id,
+        Request::Resume {
+            fallback: false,
+            prefetch: false,
+        },
+    )
+    .await;
     record(store, &resuming, ready(&resuming)).await;
 }
 
@@ -206,6 +214,7 @@ async fn suspend(store: &Store, sandbox: &Sandbox) {
     let request = Request::Suspend {
         depth: Some(depth),
         idle: false,
+        reclaim: false,
     };
     let suspending = accept(store, sandbox.id, request).await;
     record(store, &suspending, intent(EffectKind::Suspend(depth))).await;
@@ -217,6 +226,7 @@ async fn suspend(store: &Store, sandbox: &Sandbox) {
         lost: None,
         debts: Vec::new(),
         remarks: Vec::new(),
+        reclaimed: None,
     };
     record(
         store,

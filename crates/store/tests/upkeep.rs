@@ -131,7 +131,13 @@ async fn memory_that_is_lost_in_sleep_is_remembered_and_a_stranger_is_not_believ
     assert_eq!(again, Ok(None));
     assert_eq!(store.awake().await.unwrap(), []);
     let refused = accept(&store, &sandbox, RESUME).await.operation.unwrap();
-    assert_eq!(refused.verb, Verb::Resume { fallback: false });
+    assert_eq!(
+        refused.verb,
+        Verb::Resume {
+            fallback: false,
+            prefetch: false
+        }
+    );
     let Some(Outcome::Failed(fault)) = refused.outcome else {
         panic!("strict")
     };

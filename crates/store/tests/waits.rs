@@ -36,6 +36,7 @@ fn watched(folder: &Path) -> (Store, Commits) {
 const SUSPEND: Request = Request::Suspend {
     depth: Some(Depth::Freeze),
     idle: false,
+    reclaim: false,
 };
 
 fn told_later(of: &Sandbox, request: Request) -> Accept {
@@ -100,6 +101,7 @@ async fn what_somebody_else_goes_by_waits_for_the_disk_all_the_same() {
     let deeper = Request::Suspend {
         depth: Some(Depth::Checkpoint),
         idle: false,
+        reclaim: false,
     };
     let instead = store.accept(told_later(&awake, deeper)).await.unwrap();
     assert_eq!(instead.superseded.len(), 1);

@@ -103,7 +103,10 @@ pub(crate) fn after_commits(stage: &Stage, api: &Api) {
 /// Whatever was let in is open until it has ended, be it a process, a read or a write.
 fn idle_cuts_nothing(stage: &Stage, api: &Api, record: &Sandbox) {
     let op = record.running.as_ref().filter(|op| op.intent.is_some());
-    let Some(Verb::Suspend { idle: true, depth }) = op.map(|op| op.verb) else {
+    let Some(Verb::Suspend {
+        idle: true, depth, ..
+    }) = op.map(|op| op.verb)
+    else {
         return;
     };
     let slot = api.reconciler.hub.find(record.id);

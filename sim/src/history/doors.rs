@@ -181,6 +181,7 @@ impl Doors {
                     sandbox: target.wire().into(),
                     depth: (*depth).into(),
                     options,
+                    reclaim: false,
                 })
                 .await?
             }
@@ -189,6 +190,7 @@ impl Doors {
                     sandbox: target.wire().into(),
                     restart_if_restore_fails: *fallback,
                     options,
+                    prefetch: false,
                 })
                 .await?
             }

@@ -221,8 +221,13 @@ fn strict(stage: &Stage, before: &Sandbox, was_ready: bool, ended: &Operation) {
     // Memory that never was Ready holds nobody's processes.
     let promised =
         was_ready && slept.is_some_and(|it| it.depth.keeps_memory() && it.lost.is_none());
-    if let (Verb::Resume { fallback: false }, Some(Outcome::Succeeded { achieved, .. }), true) =
-        (ended.verb, &ended.outcome, promised)
+    if let (
+        Verb::Resume {
+            fallback: false, ..
+        },
+        Some(Outcome::Succeeded { achieved, .. }),
+        true,
+    ) = (ended.verb, &ended.outcome, promised)
     {
         let kept = *achieved == Achieved::Memory;
         stage.expect(Invariant::StrictIsStrict, kept, || {

@@ -121,6 +121,7 @@ fn replied(reply: Reply, sent: Sent, setup: &Setup) -> Event {
                 size_bytes: 0,
                 leftovers: Vec::new(),
                 remarks: Vec::new(),
+                reclaimed: None,
             })
         }
         Reply::Refused => Event::Refused(injected()),

@@ -434,7 +434,7 @@ fn outcome(before: &State, op: &Operation, taken: &Taken, tally: &mut Tally) -> 
             matches!(op.verb, Verb::Resume { .. })
                 && native.is_none_or(|native| !native.terminated && native.made_by.fence < op.fence)
         }
-        (Verb::Resume { fallback }, Achieved::Storage) => {
+        (Verb::Resume { fallback, .. }, Achieved::Storage) => {
             // Memory of a compute that never was Ready holds nobody's processes.
             fallback
                 || before.sandbox.secret.is_none()

@@ -61,7 +61,11 @@ pub enum Move {
 }
 
 const fn suspend(depth: Option<Depth>, idle: bool) -> Request {
-    Request::Suspend { depth, idle }
+    Request::Suspend {
+        depth,
+        idle,
+        reclaim: false,
+    }
 }
 
 /// Every verb with every parameter that can be told apart. The policy's depth is `stop`.
@@ -71,8 +75,14 @@ pub const REQUESTS: [Request; 10] = [
     suspend(Some(Depth::Stop), false),
     suspend(None, false),
     suspend(None, true),
-    Request::Resume { fallback: false },
-    Request::Resume { fallback: true },
+    Request::Resume {
+        fallback: false,
+        prefetch: false,
+    },
+    Request::Resume {
+        fallback: true,
+        prefetch: false,
+    },
     Request::Start,
     Request::Delete { abandon: false },
     Request::Delete { abandon: true },

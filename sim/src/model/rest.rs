@@ -58,9 +58,23 @@ fn ways_out(state: &State, setup: &Setup, tally: &mut Tally) -> Checked {
         return Ok(());
     }
     // A late effect that nobody saw land is found by the first resume and taken in by the second.
-    let mut resumed = ask_calmly(state, Request::Resume { fallback: true }, setup)?;
+    let mut resumed = ask_calmly(
+        state,
+        Request::Resume {
+            fallback: true,
+            prefetch: false,
+        },
+        setup,
+    )?;
     if resumed.sandbox.phase() != Phase::Ready && state.unseen {
-        resumed = ask_calmly(&resumed, Request::Resume { fallback: true }, setup)?;
+        resumed = ask_calmly(
+            &resumed,
+            Request::Resume {
+                fallback: true,
+                prefetch: false,
+            },
+            setup,
+        )?;
     }
     ensure(
         resumed.sandbox.phase() == Phase::Ready,
@@ -76,6 +90,7 @@ fn ways_out(state: &State, setup: &Setup, tally: &mut Tally) -> Checked {
     let stop = Request::Suspend {
         depth: Some(Depth::Stop),
         idle: false,
+        reclaim: false,
     };
     let stopped = ask_calmly(state, stop, setup)?;
     ensure(

@@ -38,7 +38,7 @@ impl Drop for Planted {
 }
 
 /// Both, or runc where gVisor is not installed.
-fn runtimes() -> anyhow::Result<Vec<&'static str>> {
+pub(crate) fn runtimes() -> anyhow::Result<Vec<&'static str>> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     if std::env::split_paths(&path).any(|folder| folder.join("runsc").is_file()) {
         return Ok(vec!["runc", "runsc"]);

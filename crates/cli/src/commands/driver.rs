@@ -57,9 +57,17 @@ fn add(rows: &mut Rows, driver: &raw::Driver) {
             version,
             raw::label(mode.depth, "DEPTH_"),
             mode.preserves.join(", "),
-            mode.releases.join(", "),
+            releases(mode),
             mode.survives.join(", "),
         ]);
+    }
+    for mode in &driver.modes {
+        if !mode.no_reclaim.is_empty() {
+            let what = format!("{} --reclaim", raw::label(mode.depth, "DEPTH_"));
+            let why = format!("not here: {}", mode.no_reclaim);
+            let [name, version] = std::mem::take(&mut head);
+            rows.add([name, version, what, why, String::new(), String::new()]);
+        }
     }
     let mut missing: Vec<_> = driver.unavailable.iter().collect();
     missing.sort();
@@ -73,6 +81,14 @@ fn add(rows: &mut Rows, driver: &raw::Driver) {
         let none = String::new;
         rows.add([name, version, "none".into(), none(), none(), none()]);
     }
+}
+
+fn releases(mode: &raw::SuspensionMode) -> String {
+    let mut releases = mode.releases.clone();
+    if mode.can_reclaim {
+        releases.push("memory (--reclaim)".to_owned());
+    }
+    releases.join(", ")
 }
 
 fn add_networks(rows: &mut Rows, driver: &raw::Driver) {

@@ -30,6 +30,13 @@ pub(crate) enum Freezer {
     Frozen,
 }
 
+/// Memory that is in no file, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) resident: u64,
+    pub(crate) swapped: u64,
+}
+
 /// How this host's hierarchies are laid out.
 #[derive(Clone, Debug)]
 enum Hierarchies {
@@ -231,6 +238,30 @@ impl Cgroups {
     pub(crate) fn memory_used(&self, native: &str) -> Option<u64> {
         let file = self.memory_file(native, "memory.usage_in_bytes", "memory.current")?;
         fs::read_to_string(file).ok()?.trim().parse().ok()
+    }
+
+    /// What it keeps that is in no file. None: no memory controller counts it.
+    pub(crate) fn memory_held(&self, native: &str) -> Option<Held> {
+        let file = self.memory_file(native, "memory.stat", "memory.stat")?;
+        let text = fs::read_to_string(&file).ok()?;
+        let field = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+            lines.find_map(|(it, value)| (it == name).then(|| value.parse::<u64>().ok())?)
+        };
+        match self.hierarchies {
+            Hierarchies::Legacy { .. } => Some(Held {
+                resident: field("total_rss")? + field("total_shmem").unwrap_or(0),
+                swapped: field("total_swap")?,
+            }),
+            Hierarchies::Unified(_) => {
+                let swapped =
+                    fs::read_to_string(file.with_file_name("memory.swap.current")).ok()?;
+                Some(Held {
+                    resident: field("anon")? + field("shmem").unwrap_or(0),
+                    swapped: swapped.trim().parse().ok()?,
+                })
+            }
+        }
     }
 
     /// The limit of its memory, in the kernel's words. None: there is no such controller.

@@ -25,16 +25,32 @@ impl Shared {
     ) -> Result<Effected, DriverError> {
         let turn = Arc::new(self.turn(ctx).await?);
         let sandbox = ctx.sandbox();
+        let frozen = self.freeze_all(&turn, sandbox).await?;
+        match frozen.compute {
+            Compute::Frozen { .. } if ctx.options.reclaim => {
+                Ok(self.give_back(&turn, sandbox, frozen).await)
+            }
+            Compute::Frozen { .. } | Compute::Absent | Compute::Live { .. } | Compute::Unknown => {
+                Ok(frozen)
+            }
+        }
+    }
+
+    async fn freeze_all(
+        self: &Arc<Self>,
+        turn: &Arc<Turn>,
+        sandbox: SandboxId,
+    ) -> Result<Effected, DriverError> {
         let _freezing = self.freezing.acquire().await;
-        match self.kind_of(&turn, sandbox).await? {
-            Kind::Runc => self.freeze_group(&turn, sandbox).await,
+        match self.kind_of(turn, sandbox).await? {
+            Kind::Runc => self.freeze_group(turn, sandbox).await,
             Kind::Gvisor => {
-                self.halt_to_freeze(&turn, sandbox).await?;
-                match self.freeze_group(&turn, sandbox).await {
+                self.halt_to_freeze(turn, sandbox).await?;
+                match self.freeze_group(turn, sandbox).await {
                     Err(error) if error.surely_no_effect() => {
                         let running = self.running_now(sandbox).await?;
                         Err(match running {
-                            Some(now) => self.back_to_work(&turn, &now.record, error).await,
+                            Some(now) => self.back_to_work(turn, &now.record, error).await,
                             None => error,
                         })
                     }
@@ -98,6 +114,11 @@ impl Shared {
         let turn = Arc::new(self.turn(ctx).await?);
         let (shared, sandbox) = (Arc::clone(self), ctx.sandbox());
         let taken = Arc::clone(&turn);
+        let prefetch = ctx.options.prefetch;
+        let _paging = match prefetch {
+            true => Some(self.paging.acquire().await),
+            false => None,
+        };
         let effected = blocking_effect(move || {
             let turn = taken;
             let gone =
@@ -117,6 +138,7 @@ impl Shared {
             }
             let held = running.record.birth;
             let native = running.record.native.clone();
+            let fetched = prefetch.then(|| shared.bring_in(&turn, &native));
             shared.note_sleep(sandbox, running.record.clone(), false)?;
             let remark = shared.mend_network(&turn, sandbox, &running);
             shared
@@ -124,7 +146,7 @@ impl Shared {
                 .map_err(LocalError::without_effect)?;
             shared.host.cgroups.thaw(&native).map_err(LocalError::unsettled)?;
             let mut effected = effected(Compute::Live { held });
-            effected.remarks.extend(remark);
+            effected.remarks.extend(fetched.into_iter().chain(remark));
             Ok(effected)
         })
         .await?;

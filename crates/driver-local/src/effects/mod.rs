@@ -6,6 +6,7 @@ mod cold;
 mod delete;
 mod memory;
 mod network;
+mod paging;
 mod restore;
 mod stop;
 mod storage;
@@ -33,6 +34,7 @@ fn effected(compute: Compute) -> Effected {
         size_bytes: 0,
         leftovers: Vec::new(),
         remarks: Vec::new(),
+        reclaimed: None,
     }
 }
 

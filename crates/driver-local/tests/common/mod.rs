@@ -231,6 +231,7 @@ impl Bed {
             key,
             incarnation: Incarnation(incarnation),
             deadline: Duration::from_secs(20),
+            options: overwinter_driver::EffectOptions::default(),
         }
     }
 

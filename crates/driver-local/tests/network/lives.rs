@@ -306,6 +306,7 @@ async fn the_gateway_that_is_killed() -> Outcome {
         key,
         incarnation: Incarnation(1),
         deadline: Duration::from_secs(20),
+        options: overwinter_driver::EffectOptions::default(),
     };
     let (driver, _, _connections) = open(&config, receipts)?;
     let mut spec: overwinter_driver::ComputeSpec = serde_json::from_value(told["spec"].clone())?;

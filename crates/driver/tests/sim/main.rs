@@ -67,6 +67,7 @@ impl Bed {
             },
             incarnation: Incarnation(incarnation),
             deadline: MINUTE,
+            options: overwinter_driver::EffectOptions::default(),
         }
     }
 

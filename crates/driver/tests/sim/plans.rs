@@ -84,6 +84,7 @@ async fn it_is_cheap_and_presumes_a_hundred_thousand_sandboxes_for_nothing() {
             },
             incarnation: Incarnation(incarnation),
             deadline: MINUTE,
+            options: overwinter_driver::EffectOptions::default(),
         };
         let credentials = |incarnation| Credentials {
             sandbox: id,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use buffa::{Inline, MessageField};
 use buffa_types::google::protobuf::{Duration as WireDuration, Timestamp};
 use overwinter_api::v1;
-use overwinter_driver::{Description, SuspensionMode};
+use overwinter_driver::{Description, Reclaim, SuspensionMode};
 use overwinter_lifecycle::config::{Config, Policy, Resources, Spec};
 use overwinter_lifecycle::ids::Millis;
 use overwinter_lifecycle::operation::{Achieved, Operation, Outcome, Step, Verb};
@@ -304,6 +304,12 @@ fn retained(retained: &Retained) -> v1::RetainedState {
             .map_or(v1::Depth::DEPTH_UNSPECIFIED, depth)
             .into(),
         quiesced: retained.quiesced,
+        reclaimed: (retained.reclaimed)
+            .map(|reclaimed| v1::Reclaimed {
+                freed_bytes: reclaimed.freed_bytes,
+                left_bytes: reclaimed.left_bytes,
+            })
+            .into(),
     }
 }
 
@@ -329,13 +335,24 @@ fn failure(failure: &Failure, compute: Compute) -> v1::Failure {
 pub fn operation(op: &Operation) -> v1::Operation {
     let (kind, parameters): (_, Vec<(&str, String)>) = match op.verb {
         Verb::Create => (v1::OperationKind::OPERATION_KIND_CREATE, Vec::new()),
-        Verb::Suspend { depth, idle } => (
+        Verb::Suspend {
+            depth,
+            idle,
+            reclaim,
+        } => (
             v1::OperationKind::OPERATION_KIND_SUSPEND,
-            vec![("depth", depth.to_string()), ("idle", idle.to_string())],
+            vec![
+                ("depth", depth.to_string()),
+                ("idle", idle.to_string()),
+                ("reclaim", reclaim.to_string()),
+            ],
         ),
-        Verb::Resume { fallback } => (
+        Verb::Resume { fallback, prefetch } => (
             v1::OperationKind::OPERATION_KIND_RESUME,
-            vec![("restart_if_restore_fails", fallback.to_string())],
+            vec![
+                ("restart_if_restore_fails", fallback.to_string()),
+                ("prefetch", prefetch.to_string()),
+            ],
         ),
         Verb::Start => (v1::OperationKind::OPERATION_KIND_START, Vec::new()),
         Verb::Delete { abandon } => (
@@ -454,5 +471,10 @@ fn mode(mode: &SuspensionMode) -> v1::SuspensionMode {
         ]),
         same_compute: mode.same_compute,
         lost_request_life: MessageField::some(duration(mode.lost_request_life)),
+        can_reclaim: mode.reclaim == Reclaim::Offered,
+        no_reclaim: match &mode.reclaim {
+            Reclaim::No | Reclaim::Offered => String::new(),
+            Reclaim::Missing(why) => why.clone(),
+        },
     }
 }

@@ -12,6 +12,7 @@ pub mod convert;
 pub mod error;
 pub mod files;
 pub mod gateway;
+mod modes;
 pub mod operations;
 pub mod processes;
 mod records;

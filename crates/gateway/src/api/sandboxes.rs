@@ -19,7 +19,7 @@ use overwinter_store::{
 use sha2::{Digest, Sha256};
 
 use super::convert::{self, Live};
-use super::{Api, ApiError, TENANT};
+use super::{Api, ApiError, TENANT, modes};
 
 /// How long an idempotency key is remembered.
 const KEY_LIFE_MS: u64 = 24 * 60 * 60 * 1_000;
@@ -38,8 +38,13 @@ impl Api {
         Ok(convert::sandbox(sandbox, live))
     }
 
-    /// A depth that the driver does not offer is refused before anything is written.
-    fn check_depth(&self, sandbox: &Sandbox, asked: Option<Depth>) -> Result<(), ApiError> {
+    /// What the driver does not offer is refused before anything is written.
+    fn check_depth(
+        &self,
+        sandbox: &Sandbox,
+        asked: Option<Depth>,
+        reclaim: bool,
+    ) -> Result<(), ApiError> {
         let depth = match (asked, sandbox.phase()) {
             (Some(depth), _) => depth,
             (None, Phase::Suspended(_) | Phase::Suspending(_)) => return Ok(()),
@@ -48,19 +53,7 @@ impl Api {
         let Some(registered) = self.reconciler.drivers.get(&sandbox.spec.driver) else {
             return Err(no_such_driver(&sandbox.spec.driver));
         };
-        if registered.description.mode(depth).is_some() {
-            return Ok(());
-        }
-        let why = registered
-            .description
-            .unavailable
-            .iter()
-            .find(|(missing, _)| *missing == depth)
-            .map_or("it is not one of its modes", |(_, why)| why.as_str());
-        Err(ApiError::unsupported(format!(
-            "the driver {:?} does not offer depth {depth}: {why}",
-            sandbox.spec.driver
-        )))
+        modes::check(&registered.description, depth, reclaim)
     }
 
     async fn verb(
@@ -269,7 +262,10 @@ impl v1::SandboxService for Api {
             .sandbox(request.to_owned_message().sandbox.into_option())
             .await?;
         if overwinter_lifecycle::mutant!(ReadWakes) {
-            let verb = Request::Resume { fallback: true };
+            let verb = Request::Resume {
+                fallback: true,
+                prefetch: false,
+            };
             let options = v1::WriteOptions {
                 requester: "a read".to_owned(),
                 ..Default::default()
@@ -315,8 +311,12 @@ impl v1::SandboxService for Api {
         }
         let depth = convert::to_depth(request.depth)?;
         let sandbox = self.sandbox(request.sandbox.into_option()).await?;
-        self.check_depth(&sandbox, depth)?;
-        let verb = Request::Suspend { depth, idle: false };
+        self.check_depth(&sandbox, depth, request.reclaim)?;
+        let verb = Request::Suspend {
+            depth,
+            idle: false,
+            reclaim: request.reclaim,
+        };
         Response::ok(
             self.verb(sandbox.id, verb, options, "SuspendSandbox", hash)
                 .await?,
@@ -337,6 +337,7 @@ impl v1::SandboxService for Api {
         let id = self.sandbox(request.sandbox.into_option()).await?.id;
         let verb = Request::Resume {
             fallback: request.restart_if_restore_fails,
+            prefetch: request.prefetch,
         };
         Response::ok(self.verb(id, verb, options, "ResumeSandbox", hash).await?)
     }

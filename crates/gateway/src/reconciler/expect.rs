@@ -100,6 +100,7 @@ mod tests {
             lost: None,
             quiesced: true,
             artifact: None,
+            reclaimed: None,
         });
         sandbox
     }
@@ -132,6 +133,7 @@ mod tests {
         let suspend = Verb::Suspend {
             depth: Depth::Freeze,
             idle: false,
+            reclaim: false,
         };
         for effect in [
             None,
@@ -147,7 +149,10 @@ mod tests {
 
     #[test]
     fn only_memory_that_is_restored_must_know_the_last_secret() {
-        let resume = Verb::Resume { fallback: false };
+        let resume = Verb::Resume {
+            fallback: false,
+            prefetch: false,
+        };
         let thaw = EffectKind::Resume(Depth::Freeze);
         let memory = taken_over(asleep(Depth::Freeze), resume, Some(thaw));
         assert_eq!(proof(&memory), Some(Proof::Kept(SECRET)));

@@ -29,7 +29,11 @@ impl Reconciler {
             .store
             .accept(Accept {
                 sandbox: id,
-                request: Request::Suspend { depth, idle: true },
+                request: Request::Suspend {
+                    depth,
+                    idle: true,
+                    reclaim: false,
+                },
                 operation: self.ports.ids.operation(),
                 requester: "gateway: idle".to_owned(),
                 deadlines: self.deadlines,

@@ -93,5 +93,6 @@ fn effected(compute: Compute) -> Effected {
         size_bytes: 0,
         leftovers: Vec::new(),
         remarks: Vec::new(),
+        reclaimed: None,
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use overwinter_api::supervisor as wire;
 use overwinter_driver::agent::RefusedKind;
 use overwinter_driver::{
-    Agent, AgentError, ComputeSpec, Driver, DriverError, EffectContext, PinnedImage,
+    Agent, AgentError, ComputeSpec, Driver, DriverError, EffectContext, EffectOptions, PinnedImage,
 };
 use overwinter_lifecycle::ids::{Incarnation, SandboxId};
 use overwinter_lifecycle::operation::{EffectKind, Operation, Verb};
@@ -289,6 +289,7 @@ impl Reconciler {
                 sandbox.issued
             },
             deadline: Duration::from_millis(op.deadlines.effect_ms),
+            options: options_of(op.verb),
         };
         let credentials = self.hub.issue(sandbox.id, sandbox.issued);
         // Before the driver acts: the supervisor may be quicker than the driver's answer.
@@ -432,6 +433,15 @@ impl Reconciler {
             Err(_) => Event::DoneWith("the post-resume hook ran out of time".to_owned()),
         }
     }
+}
+
+const fn options_of(verb: Verb) -> EffectOptions {
+    let (reclaim, prefetch) = match verb {
+        Verb::Suspend { reclaim, .. } => (reclaim, false),
+        Verb::Resume { prefetch, .. } => (false, prefetch),
+        Verb::Create | Verb::Start | Verb::Delete { .. } => (false, false),
+    };
+    EffectOptions { reclaim, prefetch }
 }
 
 pub(super) fn compute_spec(sandbox: &Sandbox) -> ComputeSpec {

@@ -38,9 +38,11 @@ pub enum Request {
         /// None: the policy's, or nothing to do where it sleeps already.
         depth: Option<Depth>,
         idle: bool,
+        reclaim: bool,
     },
     Resume {
         fallback: bool,
+        prefetch: bool,
     },
     Start,
     Delete {
@@ -103,11 +105,16 @@ pub fn admit(sandbox: &Sandbox, request: Request) -> Disposition {
 /// Fills in a depth that was left out.
 fn resolve(sandbox: &Sandbox, request: Request) -> Verb {
     match request {
-        Request::Suspend { depth, idle } => Verb::Suspend {
+        Request::Suspend {
+            depth,
+            idle,
+            reclaim,
+        } => Verb::Suspend {
             depth: depth.unwrap_or(sandbox.config.policy.default_depth),
             idle,
+            reclaim,
         },
-        Request::Resume { fallback } => Verb::Resume { fallback },
+        Request::Resume { fallback, prefetch } => Verb::Resume { fallback, prefetch },
         Request::Start => Verb::Start,
         Request::Delete { abandon } => Verb::Delete { abandon },
     }
@@ -123,6 +130,7 @@ fn joins(last: &Operation, request: Request, verb: Verb) -> bool {
         Request::Suspend {
             depth: None,
             idle: false,
+            reclaim: false,
         } => {
             matches!(last.verb, Verb::Suspend { idle: false, .. })
         }
@@ -141,7 +149,10 @@ fn admit_while_deleting(sandbox: &Sandbox, request: Request) -> Disposition {
             && sandbox.waiting.is_none()
         {
             return Disposition::Queue {
-                verb: Verb::Resume { fallback: true },
+                verb: Verb::Resume {
+                    fallback: true,
+                    prefetch: false,
+                },
                 supersedes: None,
             };
         }

@@ -259,6 +259,7 @@ fn fall_asleep(
         lost: asleep.lost,
         quiesced: op.quiesced,
         artifact,
+        reclaimed: asleep.reclaimed,
     });
     match asleep.lost {
         None => Outcome::Succeeded {
@@ -292,11 +293,14 @@ fn still_suspended(sandbox: &mut Sandbox, memory: Memory, compute: Compute, now:
         lost,
         quiesced: false,
         artifact: None,
+        reclaimed: None,
     };
     let retained = match (sandbox.retained.take(), memory) {
         (Some(retained), Memory::NothingRan) => Retained {
             status: RetainedStatus::Available,
             generation,
+            // Who tried to bring it back may have brought its memory in.
+            reclaimed: None,
             ..retained
         },
         // A start discards memory on purpose: nothing that was promised is missed.

@@ -13,7 +13,7 @@ use crate::capacity::{Limits, Usage};
 use crate::ids::{EffectKey, Fence, Millis, OperationId};
 use crate::mutant::unless;
 use crate::operation::{Achieved, EffectKind, Intent, Operation, Outcome, Step, Stopping, Verb};
-use crate::record::{Compute, Debt, DriverReference, RetainedStatus, Sandbox};
+use crate::record::{Compute, Debt, DriverReference, Reclaimed, RetainedStatus, Sandbox};
 use crate::{Depth, Fault, Reason};
 
 /// One durable step.
@@ -123,6 +123,7 @@ pub struct Asleep {
     pub lost: Option<Depth>,
     pub debts: Vec<Debt>,
     pub remarks: Vec<String>,
+    pub reclaimed: Option<Reclaimed>,
 }
 
 /// What has become of memory that a resume wanted.

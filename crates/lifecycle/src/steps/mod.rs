@@ -22,7 +22,7 @@ mod wake;
 
 use crate::ids::Incarnation;
 use crate::operation::{EffectKind, Operation, Stopping, Verb};
-use crate::record::{Compute, Debt, DriverReference, Sandbox};
+use crate::record::{Compute, Debt, DriverReference, Reclaimed, Sandbox};
 use crate::recording::{Ending, Recording};
 use crate::{Depth, Fault};
 
@@ -132,6 +132,8 @@ pub struct Effected {
     pub size_bytes: u64,
     pub leftovers: Vec<Debt>,
     pub remarks: Vec<String>,
+    /// Of a freeze that was asked to give its memory back, and could.
+    pub reclaimed: Option<Reclaimed>,
 }
 
 /// What an observation says. Absent, stopped, frozen, in transition and unknown are different.

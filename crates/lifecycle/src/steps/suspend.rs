@@ -260,6 +260,7 @@ fn settle(
                 size_bytes: 0,
                 leftovers: Vec::new(),
                 remarks: Vec::new(),
+                reclaimed: None,
             },
         ),
         // Recovered before its processes were asked to end: ask them.
@@ -376,6 +377,7 @@ fn frozen(held: Incarnation) -> Action {
             size_bytes: 0,
             leftovers: Vec::new(),
             remarks: Vec::new(),
+            reclaimed: None,
         },
     )
 }
@@ -389,6 +391,7 @@ fn asleep(depth: Depth, effected: Effected) -> Action {
         lost: None,
         debts: effected.leftovers,
         remarks: effected.remarks,
+        reclaimed: effected.reclaimed,
     }))
 }
 
@@ -404,5 +407,6 @@ fn asleep_on_storage(sandbox: &Sandbox, depth: Depth) -> Action {
         lost: promised.keeps_memory().then_some(promised),
         debts: Vec::new(),
         remarks: Vec::new(),
+        reclaimed: None,
     }))
 }

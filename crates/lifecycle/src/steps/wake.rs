@@ -212,7 +212,8 @@ fn not_restored(op: &Operation, fault: Fault) -> Action {
 }
 
 fn falls_back(op: &Operation) -> bool {
-    (op.verb == Verb::Resume { fallback: true } || crate::mutant!(FallsBackUnasked)) && !op.cold
+    (matches!(op.verb, Verb::Resume { fallback: true, .. }) || crate::mutant!(FallsBackUnasked))
+        && !op.cold
 }
 
 /// Nothing is there and nothing ran: asleep on the storage.

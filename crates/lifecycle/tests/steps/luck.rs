@@ -175,6 +175,7 @@ impl Backend {
                     size_bytes: if written { ARTIFACT_BYTES } else { 0 },
                     leftovers: self.leftovers(effect),
                     remarks: Vec::new(),
+                    reclaimed: None,
                 });
             }
             (Reply::Missing, EffectKind::Resume(_) | EffectKind::Suspend(Depth::Checkpoint)) => {

@@ -29,8 +29,12 @@ fn request() -> impl Strategy<Value = Request> {
     ];
     prop_oneof![
         7 => (depth, prop::bool::weighted(0.1))
-            .prop_map(|(depth, idle)| Request::Suspend { depth, idle }),
-        5 => any::<bool>().prop_map(|fallback| Request::Resume { fallback }),
+            .prop_map(|(depth, idle)| Request::Suspend {
+                depth,
+                idle,
+                reclaim: depth == Some(Depth::Freeze) && !idle,
+            }),
+        5 => any::<bool>().prop_map(|fallback| Request::Resume { fallback, prefetch: false }),
         1 => Just(Request::Start),
         1 => any::<bool>().prop_map(|abandon| Request::Delete { abandon }),
     ]
@@ -64,7 +68,10 @@ fn see_through(requests: Vec<Request>, dice: Vec<u8>) {
     for _ in 0..2 {
         history.pay();
         if history.sandbox.desired != Desired::Deleted {
-            history.ask(Request::Resume { fallback: true });
+            history.ask(Request::Resume {
+                fallback: true,
+                prefetch: false,
+            });
             history.settle();
         }
     }
@@ -97,7 +104,10 @@ fn memory_comes_back(history: &mut History) {
         | Phase::Tombstone => None,
     };
     let Some(native) = native else { return };
-    history.ask(Request::Resume { fallback: false });
+    history.ask(Request::Resume {
+        fallback: false,
+        prefetch: false,
+    });
     history.settle();
     assert_eq!(
         history.sandbox.phase(),

@@ -147,13 +147,28 @@ pub(crate) fn admitted(sandbox: &Sandbox, request: Request) -> Disposition {
 fn is_content_with(request: Request, joined: Verb) -> bool {
     match (request, joined) {
         (
-            Request::Suspend { depth, idle },
+            Request::Suspend {
+                depth,
+                idle,
+                reclaim,
+            },
             Verb::Suspend {
                 depth: to,
                 idle: is_idle,
+                reclaim: reclaims,
             },
-        ) => depth.is_none_or(|depth| depth == to) && idle == is_idle,
-        (Request::Resume { fallback }, Verb::Resume { fallback: falls }) => fallback == falls,
+        ) => {
+            depth.is_none_or(|depth| depth == to)
+                && idle == is_idle
+                && (reclaim == reclaims || (depth.is_none() && !reclaim))
+        }
+        (
+            Request::Resume { fallback, prefetch },
+            Verb::Resume {
+                fallback: falls,
+                prefetch: fetches,
+            },
+        ) => fallback == falls && prefetch == fetches,
         (Request::Start, Verb::Start) => true,
         (Request::Delete { abandon }, Verb::Delete { abandon: abandons }) => !abandon || abandons,
         _ => false,
@@ -227,7 +242,12 @@ pub(crate) fn ended(history: &mut History, (begun, before): (&Sandbox, &Sandbox)
             let whole = written.is_some_and(given_up);
             assert!(!whole || heard.refusal, "nobody said that it is gone {at}");
         }
-        (Verb::Resume { fallback: false }, Some(Outcome::Failed(_))) => {
+        (
+            Verb::Resume {
+                fallback: false, ..
+            },
+            Some(Outcome::Failed(_)),
+        ) => {
             let whole = artifact_of(before).is_some_and(given_up);
             assert!(!whole || heard.nothing, "nobody said that it is gone {at}");
         }
@@ -270,7 +290,13 @@ fn losses(begun: &Sandbox, sandbox: &Sandbox, op: &Operation, at: &At<'_>) {
     };
     let told = retained.lost.is_none() || retained.lost == promised;
     assert!(told, "{promised:?} was promised {at}");
-    let strict = op.verb == Verb::Resume { fallback: false };
+    let strict = matches!(
+        op.verb,
+        Verb::Resume {
+            fallback: false,
+            ..
+        }
+    );
     let failed = matches!(op.outcome, Some(Outcome::Failed(_)));
     if strict && failed && retained.depth == Depth::Stop {
         assert_eq!(retained.lost, promised, "{at}");
@@ -299,11 +325,16 @@ fn succeeded(
             assert!(native.is_none_or(same), "{native:?} {at}");
         }
         // Strictly, that is what there is where no memory was promised.
-        (Verb::Resume { fallback: false }, Achieved::Storage) => {
+        (
+            Verb::Resume {
+                fallback: false, ..
+            },
+            Achieved::Storage,
+        ) => {
             let promised = |it: &Native| it.was_ready || it.made_by.fence == op.fence;
             assert!(!(kept && native.is_some_and(promised)), "{native:?} {at}");
         }
-        (Verb::Resume { fallback: true } | Verb::Start, Achieved::Storage) => {}
+        (Verb::Resume { fallback: true, .. } | Verb::Start, Achieved::Storage) => {}
         (Verb::Create, Achieved::Done) => {}
         (Verb::Delete { .. }, Achieved::Done) => {
             assert!(sandbox.tombstone_at.is_some(), "{at}");

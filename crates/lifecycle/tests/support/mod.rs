@@ -39,13 +39,23 @@ const ID: SandboxId = SandboxId(Uuid::from_u128(7));
 
 pub(crate) const FREEZE: Verb = suspend(Depth::Freeze);
 pub(crate) const STOP: Verb = suspend(Depth::Stop);
-pub(crate) const RESUME: Verb = Verb::Resume { fallback: false };
-pub(crate) const RESUME_OR_START: Verb = Verb::Resume { fallback: true };
+pub(crate) const RESUME: Verb = Verb::Resume {
+    fallback: false,
+    prefetch: false,
+};
+pub(crate) const RESUME_OR_START: Verb = Verb::Resume {
+    fallback: true,
+    prefetch: false,
+};
 pub(crate) const DELETE: Verb = Verb::Delete { abandon: false };
 pub(crate) const ABANDON: Verb = Verb::Delete { abandon: true };
 
 pub(crate) const fn suspend(depth: Depth) -> Verb {
-    Verb::Suspend { depth, idle: false }
+    Verb::Suspend {
+        depth,
+        idle: false,
+        reclaim: false,
+    }
 }
 
 /// Of a create that has not begun, with a main process.
@@ -84,6 +94,7 @@ pub(crate) fn asleep(depth: Depth) -> Sandbox {
         lost: None,
         quiesced: true,
         artifact: (depth == Depth::Checkpoint).then_some(ARTIFACT),
+        reclaimed: None,
     };
     Sandbox {
         desired: Desired::Suspended(depth),
@@ -125,6 +136,7 @@ pub(crate) fn leaving(compute: Compute, leftovers: Vec<Debt>) -> Event {
         size_bytes: 0,
         leftovers,
         remarks: Vec::new(),
+        reclaimed: None,
     })
 }
 

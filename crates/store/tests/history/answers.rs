@@ -106,6 +106,7 @@ fn effected(sandbox: &Sandbox, effect: EffectKind, luck: u8) -> Event {
         size_bytes: if written { ARTIFACT_BYTES } else { 0 },
         leftovers: leftovers(sandbox, effect, luck),
         remarks: Vec::new(),
+        reclaimed: None,
     })
 }
 

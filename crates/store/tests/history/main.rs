@@ -52,8 +52,12 @@ fn moves() -> impl Strategy<Value = Move> {
     let depth = prop::sample::select(&Depth::ALL[..]);
     let request = prop_oneof![
         8 => (proptest::option::weighted(0.9, depth), prop::bool::weighted(0.1))
-            .prop_map(|(depth, idle)| Request::Suspend { depth, idle }),
-        6 => any::<bool>().prop_map(|fallback| Request::Resume { fallback }),
+            .prop_map(|(depth, idle)| Request::Suspend {
+                depth,
+                idle,
+                reclaim: depth == Some(Depth::Freeze) && !idle,
+            }),
+        6 => any::<bool>().prop_map(|fallback| Request::Resume { fallback, prefetch: false }),
         1 => Just(Request::Start),
         1 => any::<bool>().prop_map(|abandon| Request::Delete { abandon }),
     ];

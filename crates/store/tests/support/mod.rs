@@ -23,16 +23,22 @@ pub(crate) const TENANT: &str = "default";
 pub(crate) const FREEZE: Request = Request::Suspend {
     depth: Some(Depth::Freeze),
     idle: false,
+    reclaim: false,
 };
 pub(crate) const STOP: Request = Request::Suspend {
     depth: Some(Depth::Stop),
     idle: false,
+    reclaim: false,
 };
 pub(crate) const IDLE: Request = Request::Suspend {
     depth: Some(Depth::Freeze),
     idle: true,
+    reclaim: false,
 };
-pub(crate) const RESUME: Request = Request::Resume { fallback: false };
+pub(crate) const RESUME: Request = Request::Resume {
+    fallback: false,
+    prefetch: false,
+};
 pub(crate) const DELETE: Request = Request::Delete { abandon: false };
 
 pub(crate) fn open(folder: &Path) -> Store {
@@ -145,6 +151,7 @@ pub(crate) fn asleep(depth: Depth, held: Incarnation, debts: Vec<Debt>) -> Recor
         lost: None,
         debts,
         remarks: Vec::new(),
+        reclaimed: None,
     }))
 }
 
@@ -182,6 +189,7 @@ pub(crate) async fn suspend(store: &Store, of: &Sandbox, depth: Depth) -> Sandbo
     let request = Request::Suspend {
         depth: Some(depth),
         idle: false,
+        reclaim: false,
     };
     let begun = accept(store, of, request).await.sandbox;
     record(store, &begun, intent(EffectKind::Suspend(depth))).await;

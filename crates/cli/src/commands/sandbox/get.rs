@@ -12,7 +12,7 @@ use crate::commands::operation;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{Format, Output, OutputArgs, Rows};
-use crate::text::{age, coarse, size};
+use crate::text::{self, age, coarse, size};
 
 #[derive(Debug, Args)]
 pub(crate) struct Get {
@@ -113,6 +113,9 @@ fn add_retained(rows: &mut Rows, sandbox: &Sandbox) {
         text.push_str(&format!(", {}", size(retained.size_bytes)));
     }
     rows.pair("retained", text);
+    if let Some(reclaimed) = retained.reclaimed.as_option() {
+        rows.pair("  memory", text::reclaimed(reclaimed));
+    }
     if let Some(lost) = sandbox.lost() {
         rows.pair("  lost", format!("{}: its memory is gone", lost.as_str()));
     }

@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::say;
 use crate::progress;
-use crate::text::printable;
+use crate::text::{self, printable};
 
 #[derive(Debug, Args)]
 pub(crate) struct Suspend {
@@ -21,6 +21,9 @@ pub(crate) struct Suspend {
     /// How deep; without it the policy's, else stop. One that sleeps already stays as it is
     #[arg(long, value_enum)]
     depth: Option<DepthArg>,
+    /// With --depth freeze: give its memory back, to swap that is zram or encrypted
+    #[arg(long)]
+    reclaim: bool,
     /// Answer as soon as it is accepted
     #[arg(long)]
     no_wait: bool,
@@ -34,6 +37,10 @@ pub(crate) struct Resume {
     /// Start cold on the same storage when what was kept cannot be restored
     #[arg(long)]
     restart_if_restore_fails: bool,
+    /// Bring in what a freeze has given back before anything runs: the resume takes longer, and what
+    /// it then uses is there
+    #[arg(long)]
+    prefetch: bool,
     /// Answer as soon as it is accepted
     #[arg(long)]
     no_wait: bool,
@@ -65,14 +72,18 @@ pub(crate) struct Delete {
 pub(crate) async fn suspend(context: &Context, args: Suspend) -> Result<u8, Failure> {
     let depth = args.depth.map(overwinter_client::Depth::from);
     all(context, args.names, "suspending", async |sandbox| {
-        let mut suspend = context.client.suspend(sandbox);
+        let mut suspend = context.client.suspend(sandbox).reclaim(args.reclaim);
         if let Some(depth) = depth {
             suspend = suspend.depth(depth);
         }
         if args.no_wait {
             return Ok(accepted(&suspend.accept().await?));
         }
-        Ok(now(&suspend.wait().await?))
+        let done = suspend.wait().await?;
+        if args.reclaim {
+            return Ok(given_back(&done));
+        }
+        Ok(now(&done))
     })
     .await
 }
@@ -80,7 +91,9 @@ pub(crate) async fn suspend(context: &Context, args: Suspend) -> Result<u8, Fail
 pub(crate) async fn resume(context: &Context, args: Resume) -> Result<u8, Failure> {
     all(context, args.names, "resuming", async |sandbox| {
         let resume = context.client.resume(sandbox);
-        let resume = resume.restart_if_restore_fails(args.restart_if_restore_fails);
+        let resume = resume
+            .restart_if_restore_fails(args.restart_if_restore_fails)
+            .prefetch(args.prefetch);
         if args.no_wait {
             return Ok(accepted(&resume.accept().await?));
         }
@@ -114,6 +127,15 @@ pub(crate) async fn delete(context: &Context, args: Delete) -> Result<u8, Failur
 /// What it is now, and whatever the gateway has to tell besides: a hook that failed, say.
 fn told(done: &Done) -> String {
     with_remarks(now(done), done)
+}
+
+/// What became of its memory; the driver's remarks where it stays.
+fn given_back(done: &Done) -> String {
+    let retained = done.sandbox.raw().retained.as_option();
+    match retained.and_then(|retained| retained.reclaimed.as_option()) {
+        Some(reclaimed) => format!("{}, {}", now(done), text::reclaimed(reclaimed)),
+        None => told(done),
+    }
 }
 
 fn with_remarks(mut line: String, done: &Done) -> String {

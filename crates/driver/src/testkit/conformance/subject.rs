@@ -16,7 +16,8 @@ use super::Backend;
 use crate::agent::{Agent, AgentStream};
 use crate::attach::{Credentials, Token};
 use crate::types::{
-    ComputeSpec, Depth, DriverReference, EffectContext, Effected, Observation, PinnedImage,
+    ComputeSpec, Depth, DriverReference, EffectContext, EffectOptions, Effected, Observation,
+    PinnedImage,
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -77,6 +78,7 @@ impl<'a, B: Backend> Subject<'a, B> {
             },
             incarnation: self.issued,
             deadline: DEADLINE,
+            options: EffectOptions::default(),
         };
         self.backend.ledger().intend(ctx.key, kind);
         ctx

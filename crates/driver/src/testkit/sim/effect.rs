@@ -168,6 +168,7 @@ impl Hand<'_> {
             size_bytes: 0,
             leftovers: Vec::new(),
             remarks: Vec::new(),
+            reclaimed: None,
         }
     }
 
