@@ -110,6 +110,7 @@ pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
         M::CommitUnchecked => &[
             I::DeadlinesHold,
             I::IntentFirst,
+            I::LossIsNoticed,
             I::NoIntentIsLost,
             I::OneKeyOneOperation,
         ],
