@@ -1,0 +1,139 @@
+//! What this driver can do with the daemon that is there.
+
+use bollard::models::SystemInfo;
+use overwinter_driver::{
+    Depth, Description, Limit, NetworkOffer, RuntimeOffer, Survives, SuspensionMode,
+};
+use std::time::Duration;
+
+use crate::driver::Shared;
+use crate::effects::DRIVER;
+use crate::error::DockerError;
+
+/// How long after it was sent a request whose reply was lost may still be carried out: it waits in the
+/// socket of a daemon that is busy or stopped. There is no word of the daemon's for that; the longest
+/// that was seen is a start behind fifty others.
+const LOST_REQUEST_LIFE: Duration = Duration::from_secs(30);
+
+const NO_CHECKPOINT: &str = "this driver does not write memory to disk";
+const NO_QUOTAS: &str =
+    "Docker limits the size of a container on few storage drivers, and this driver asks for none";
+const NOT_INTERNET: &str = "Docker's own networks do not keep a sandbox from this host and its neighbours; there is `bridge`, which is Docker's";
+
+pub(crate) async fn describe(shared: &Shared) -> Description {
+    match shared.engine.info().await {
+        Ok(info) => {
+            let bridge = shared.engine.has_network("bridge").await;
+            here(&info, bridge)
+        }
+        Err(error) => away(shared, &error),
+    }
+}
+
+fn here(info: &SystemInfo, bridge: Result<bool, DockerError>) -> Description {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let cgroup = info.cgroup_version.map(|it| it.to_string());
+    Description {
+        name: DRIVER.to_owned(),
+        version: version(&text(&info.server_version)),
+        features: vec![
+            format!("cgroup v{}", cgroup.unwrap_or_default()),
+            format!("storage {}", text(&info.driver)),
+            format!("runtime {}", text(&info.default_runtime)),
+        ],
+        networks: networks(bridge),
+        runtimes: runtime(&info.default_runtime),
+        modes: modes(),
+        unavailable: vec![(Depth::Checkpoint, NO_CHECKPOINT.to_owned())],
+        unenforced: unenforced(info),
+    }
+}
+
+/// A daemon that was there before can do what any can; of one that was never seen, nothing is known.
+fn away(shared: &Shared, error: &DockerError) -> Description {
+    let known = shared.engine.identity().ok().flatten();
+    let unavailable = |depth| match depth {
+        Depth::Checkpoint => (depth, NO_CHECKPOINT.to_owned()),
+        Depth::Freeze | Depth::Stop => (depth, error.to_string()),
+    };
+    let (modes, unavailable) = match known {
+        Some(_) => (modes(), vec![unavailable(Depth::Checkpoint)]),
+        None => (Vec::new(), Depth::ALL.map(unavailable).to_vec()),
+    };
+    let version_then = known.map_or_else(|| "not seen yet".to_owned(), |it| it.version);
+    Description {
+        name: DRIVER.to_owned(),
+        version: version(&version_then),
+        features: vec![format!("away: {error}")],
+        networks: networks(Ok(true)),
+        runtimes: runtime(&None),
+        modes,
+        unavailable,
+        unenforced: vec![(Limit::Disk, NO_QUOTAS.to_owned())],
+    }
+}
+
+fn version(daemon: &str) -> String {
+    format!("{} (Docker {daemon})", env!("CARGO_PKG_VERSION"))
+}
+
+fn runtime(name: &Option<String>) -> Vec<RuntimeOffer> {
+    vec![RuntimeOffer {
+        name: name.clone().unwrap_or_else(|| "runc".to_owned()),
+        without: Vec::new(),
+    }]
+}
+
+fn networks(bridge: Result<bool, DockerError>) -> Vec<NetworkOffer> {
+    let missing = |name: &str, why: String| NetworkOffer {
+        name: name.to_owned(),
+        missing: Some(why),
+    };
+    vec![
+        NetworkOffer::of("none"),
+        match bridge {
+            Ok(true) => NetworkOffer::of("bridge"),
+            Ok(false) => missing("bridge", "the daemon has none".to_owned()),
+            Err(error) => missing("bridge", error.to_string()),
+        },
+        missing("internet", NOT_INTERNET.to_owned()),
+    ]
+}
+
+/// The daemon ends what runs when it ends itself, and a pause with it: memory survives the gateway alone.
+fn modes() -> Vec<SuspensionMode> {
+    let stop = SuspensionMode {
+        // The very container, with a new address where it has one.
+        same_compute: true,
+        survives: Survives {
+            gateway_restart: true,
+            host_reboot: true,
+            power_loss: true,
+        },
+        ..SuspensionMode::of_this_host(Depth::Stop)
+    };
+    [SuspensionMode::of_this_host(Depth::Freeze), stop]
+        .map(|mode| SuspensionMode {
+            lost_request_life: LOST_REQUEST_LIFE,
+            ..mode
+        })
+        .to_vec()
+}
+
+fn unenforced(info: &SystemInfo) -> Vec<(Limit, String)> {
+    let lacking = [
+        (Limit::Cpu, info.cpu_cfs_quota),
+        (Limit::Memory, info.memory_limit),
+        (Limit::Pids, info.pids_limit),
+    ];
+    let lacking = lacking
+        .into_iter()
+        .filter(|(_, there)| *there == Some(false));
+    let why = |(limit, _): (Limit, Option<bool>)| {
+        let why = format!("the daemon's host has no control of {}", limit.as_str());
+        (limit, why)
+    };
+    let mut unenforced: Vec<_> = lacking.map(why).collect();
+    unenforced.push((Limit::Disk, NO_QUOTAS.to_owned()));
+    unenforced
+}
