@@ -1,19 +1,22 @@
 //! What this driver can do with the daemon that is there.
 
+use std::time::Duration;
+
 use bollard::models::SystemInfo;
 use overwinter_driver::{
     Depth, Description, Limit, NetworkOffer, RuntimeOffer, Survives, SuspensionMode,
 };
-use std::time::Duration;
 
 use crate::driver::Shared;
 use crate::effects::DRIVER;
 use crate::error::DockerError;
 
-/// How long after it was sent a request whose reply was lost may still be carried out: it waits in the
-/// socket of a daemon that is busy or stopped. There is no word of the daemon's for that; the longest
-/// that was seen is a start behind fifty others.
-const LOST_REQUEST_LIFE: Duration = Duration::from_secs(30);
+/// How long after it was sent a request whose reply was lost may still be carried out, beyond what
+/// orders it anyway. The daemon takes connections in the order in which they were made, and holds a lock
+/// over a container from the beginning of a change to its end, for which a look waits. So a look that is
+/// answered, on a connection of its own, comes after every request that was sent before it, however long
+/// the daemon stood still; what is left is the moment between taking a connection and taking the lock.
+const LOST_REQUEST_LIFE: Duration = Duration::from_secs(2);
 
 const NO_CHECKPOINT: &str = "this driver does not write memory to disk";
 const NO_QUOTAS: &str =

@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use bollard::errors::Error as Bollard;
 use bollard::models::{
@@ -29,6 +30,10 @@ use crate::home::write_aside;
 
 /// Seconds for the head of an answer; effects have deadlines of their own, far below.
 const CLIENT_TIMEOUT: u64 = 3_600;
+/// For the answer to a question. A daemon that was stopped takes the connection and says nothing.
+const READ_WITHIN: Duration = Duration::from_secs(20);
+/// For saying who it is: whoever waits for that has nothing else to do.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
 
 pub(crate) struct Engine {
     socket: PathBuf,
@@ -94,20 +99,34 @@ impl Engine {
         if let Some(client) = &*cached() {
             return Ok(client.clone());
         }
-        let unchecked = self.unchecked().await?;
-        let info = unchecked.info().await.map_err(|it| self.nothing_sent(it))?;
+        let hello = tokio::time::timeout(HELLO_WITHIN, self.unchecked()).await;
+        let (unchecked, info) =
+            hello.unwrap_or_else(|_| Err(self.nothing_sent(Bollard::RequestTimeoutError)))?;
         self.check(&info)?;
         *cached() = Some(unchecked.clone());
         Ok(unchecked)
     }
 
     /// For asking who it is.
-    async fn unchecked(&self) -> Result<Docker, DockerError> {
+    async fn unchecked(&self) -> Result<(Docker, SystemInfo), DockerError> {
         let path = self.socket.to_string_lossy();
         let client = Docker::connect_with_unix(&path, CLIENT_TIMEOUT, API_DEFAULT_VERSION)
             .map_err(|error| self.nothing_sent(error))?;
         let client = client.negotiate_version().await;
-        client.map_err(|error| self.nothing_sent(error))
+        let client = client.map_err(|error| self.nothing_sent(error))?;
+        let info = client.info().await.map_err(|it| self.nothing_sent(it))?;
+        Ok((client, info))
+    }
+
+    /// A question, which changes nothing.
+    async fn read<T>(
+        &self,
+        asked: impl Future<Output = Result<T, Bollard>>,
+    ) -> Result<T, DockerError> {
+        match tokio::time::timeout(READ_WITHIN, asked).await {
+            Ok(answer) => answer.map_err(|error| self.error(error)),
+            Err(_) => Err(self.error(Bollard::RequestTimeoutError)),
+        }
     }
 
     /// A failure to ask who it is: what the caller wanted was not sent.
@@ -165,14 +184,14 @@ impl Engine {
 
     pub(crate) async fn info(&self) -> Result<SystemInfo, DockerError> {
         let client = self.client().await?;
-        client.info().await.map_err(|error| self.error(error))
+        self.read(client.info()).await
     }
 
     /// Whether the daemon has a network of this name.
     pub(crate) async fn has_network(&self, name: &str) -> Result<bool, DockerError> {
         let client = self.client().await?;
-        let answer = client.inspect_network(name, None).await;
-        Ok(absent_is_none(answer.map_err(|it| self.error(it)))?.is_some())
+        let answer = self.read(client.inspect_network(name, None)).await;
+        Ok(absent_is_none(answer)?.is_some())
     }
 
     pub(crate) async fn inspect(
@@ -180,10 +199,8 @@ impl Engine {
         name: &str,
     ) -> Result<Option<ContainerInspectResponse>, DockerError> {
         let client = self.client().await?;
-        let answer = client
-            .inspect_container(name, None::<InspectContainerOptions>)
-            .await;
-        absent_is_none(answer.map_err(|it| self.error(it)))
+        let asked = client.inspect_container(name, None::<InspectContainerOptions>);
+        absent_is_none(self.read(asked).await)
     }
 
     /// Every container that carries the label, whatever its value.
@@ -194,8 +211,7 @@ impl Engine {
             .all(true)
             .filters(&filters)
             .build();
-        let answer = client.list_containers(Some(options)).await;
-        answer.map_err(|it| self.error(it))
+        self.read(client.list_containers(Some(options))).await
     }
 
     /// Makes a container. Answers with its id.
@@ -253,8 +269,7 @@ impl Engine {
 
     pub(crate) async fn image(&self, name: &str) -> Result<Option<ImageInspect>, DockerError> {
         let client = self.client().await?;
-        let answer = client.inspect_image(name).await;
-        absent_is_none(answer.map_err(|it| self.error(it)))
+        absent_is_none(self.read(client.inspect_image(name)).await)
     }
 
     /// Fetches an image.

@@ -10,7 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bollard::query_parameters::{
-    CreateImageOptionsBuilder, InspectContainerOptions, RemoveImageOptionsBuilder,
+    CreateImageOptionsBuilder, InspectContainerOptions, ListContainersOptionsBuilder,
+    RemoveImageOptionsBuilder,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use futures::TryStreamExt;
@@ -159,6 +160,18 @@ impl Daemon {
         let options = RemoveImageOptionsBuilder::default().force(true).build();
         let removed = client.remove_image(name, Some(options), None).await;
         removed.map(|_| ()).map_err(io::Error::other)
+    }
+
+    /// The ids of all containers, whatever they do.
+    ///
+    /// # Errors
+    /// What the daemon says.
+    pub async fn containers(&self) -> io::Result<Vec<String>> {
+        let options = ListContainersOptionsBuilder::default().all(true).build();
+        let client = self.client().await?;
+        let all = client.list_containers(Some(options)).await;
+        let all = all.map_err(io::Error::other)?;
+        Ok(all.into_iter().filter_map(|it| it.id).collect())
     }
 
     /// The first process of a sandbox's container.
@@ -337,6 +350,7 @@ fn image(files: &[(&str, &str)]) -> io::Result<Vec<u8>> {
     tar.append_data(&mut file, "bin/busybox", &busybox[..])?;
     for applet in [
         "true", "false", "sh", "cat", "sleep", "id", "echo", "ls", "kill", "touch", "env", "date",
+        "grep", "mkdir", "rm", "stat", "wc",
     ] {
         let mut link = header(tar::EntryType::Symlink, 0o777);
         tar.append_link(&mut link, format!("bin/{applet}"), "busybox")?;

@@ -18,6 +18,7 @@ pub struct Config {
     pub limits: Limits,
     pub deadlines: DeadlinesConfig,
     pub local: LocalConfig,
+    pub docker: DockerConfig,
 }
 
 /// How long one step of an operation may take, in milliseconds. For operations accepted from the
@@ -85,6 +86,42 @@ impl Default for LocalConfig {
             supervisor: None,
             runtime_concurrency: None,
             network: NetworkConfig::default(),
+        }
+    }
+}
+
+/// The Docker driver.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DockerConfig {
+    /// Default: no. Nobody's daemon is used unasked.
+    pub enabled: bool,
+    /// The daemon's Unix socket. It need not be there when the gateway starts.
+    pub socket: PathBuf,
+    /// The supervisor. Default: that of the local driver.
+    pub supervisor: Option<PathBuf>,
+    pub pull: Pull,
+}
+
+/// When an image is fetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pull {
+    /// At each create.
+    Always,
+    /// Where the daemon does not have it.
+    #[default]
+    Missing,
+    Never,
+}
+
+impl Default for DockerConfig {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            socket: PathBuf::from("/var/run/docker.sock"),
+            supervisor: None,
+            pull: Pull::default(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use overwinter_driver::ledger::{Ledger, LedgerUnavailable, Receipt};
+use overwinter_driver_docker as docker;
 use overwinter_driver_local as local;
 use overwinter_lifecycle::ids::SandboxId;
 use overwinter_lifecycle::operation::Deadlines;
@@ -14,7 +15,7 @@ use overwinter_store::{Location, Store, StoreError, StoreOptions, WriterKind};
 use tokio::net::UnixListener;
 
 use crate::api::Api;
-use crate::config::Config;
+use crate::config::{Config, Pull};
 use crate::crash;
 use crate::ports::Ports;
 use crate::reconciler::{Drivers, Reconciler};
@@ -34,12 +35,14 @@ pub enum StartError {
     Server(#[from] ServerError),
     #[error("the driver \"local\" cannot be used: {0}")]
     Local(#[from] local::OpenError),
+    #[error("the driver \"docker\" cannot be used: {0}")]
+    Docker(#[from] docker::OpenError),
     #[error("no driver is enabled")]
     NoDriver,
     #[error("records name the driver {0:?}, which is not configured")]
     DriverGone(String),
     #[error(
-        "the supervisor is not beside the gateway; set `local.supervisor` in the configuration"
+        "the supervisor is not beside the gateway; set `local.supervisor` or `docker.supervisor` in the configuration"
     )]
     NoSupervisor,
     #[error("signals cannot be awaited: {0}")]
@@ -190,6 +193,10 @@ pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
         drivers.add(driver.clone()).await;
         local = Some(driver);
     }
+    if config.docker.enabled {
+        let driver = open_docker(&config, &data_dir, &meta.gateway.to_string(), &hub, &store)?;
+        drivers.add(driver).await;
+    }
     let gateway = Gateway::assemble(store, hub, drivers, ports)
         .await?
         .with_deadlines(config.deadlines.into());
@@ -216,10 +223,7 @@ fn open_local(
     hub: &Hub,
     store: &Store,
 ) -> Result<Arc<local::LocalDriver>, StartError> {
-    let supervisor = match &config.local.supervisor {
-        Some(path) => path.clone(),
-        None => beside("overwinter-supervisor").ok_or(StartError::NoSupervisor)?,
-    };
+    let supervisor = supervisor(&[&config.local.supervisor])?;
     let mut settings =
         local::LocalConfig::new(data_dir.join("local"), supervisor, gateway.to_owned());
     settings.runtime = config.local.runtime.clone().into();
@@ -238,6 +242,36 @@ fn open_local(
         Arc::new(hub.clone()),
         ledger,
     )?)
+}
+
+fn open_docker(
+    config: &Config,
+    data_dir: &Path,
+    gateway: &str,
+    hub: &Hub,
+    store: &Store,
+) -> Result<Arc<docker::DockerDriver>, StartError> {
+    let supervisor = supervisor(&[&config.docker.supervisor, &config.local.supervisor])?;
+    let state_dir = data_dir.join("docker");
+    let settings = docker::DockerConfig {
+        socket: config.docker.socket.clone(),
+        pull: match config.docker.pull {
+            Pull::Always => docker::PullPolicy::Always,
+            Pull::Missing => docker::PullPolicy::Missing,
+            Pull::Never => docker::PullPolicy::Never,
+        },
+        ..docker::DockerConfig::new(state_dir, supervisor, gateway.to_owned())
+    };
+    let ledger = Arc::new(StoreLedger(store.clone()));
+    let port = Arc::new(hub.clone());
+    Ok(docker::DockerDriver::open(settings, port, ledger)?)
+}
+
+/// The first that is set, else the one that was installed with the gateway.
+fn supervisor(set: &[&Option<PathBuf>]) -> Result<PathBuf, StartError> {
+    let set = set.iter().find_map(|path| path.as_ref()).cloned();
+    set.or_else(|| beside("overwinter-supervisor"))
+        .ok_or(StartError::NoSupervisor)
 }
 
 /// A program that was installed with this one.

@@ -189,14 +189,11 @@ impl Backend for Bed {
     }
 
     async fn leftovers(&self) -> Vec<String> {
-        let client = self.daemon.lock().await.client().await.unwrap();
-        let options = bollard::query_parameters::ListContainersOptionsBuilder::default()
-            .all(true)
-            .build();
-        let containers = client.list_containers(Some(options)).await.unwrap();
+        let daemon = self.daemon.lock().await;
+        let mut left = daemon.containers().await.unwrap();
+        let client = daemon.client().await.unwrap();
         let options = None::<bollard::query_parameters::ListVolumesOptions>;
         let volumes = client.list_volumes(options).await.unwrap().volumes;
-        let mut left: Vec<String> = containers.into_iter().filter_map(|it| it.id).collect();
         left.extend(volumes.unwrap_or_default().into_iter().map(|it| it.name));
         let folders = fs::read_dir(self.config.state_dir.join("sandboxes")).unwrap();
         left.extend(folders.flatten().map(|it| it.path().display().to_string()));

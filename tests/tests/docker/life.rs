@@ -1,0 +1,138 @@
+//! A sandbox from its creation to its end, by the command.
+
+use anyhow::ensure;
+
+use crate::{IMAGE, Stage};
+
+#[tokio::test]
+async fn a_container_sleeps_and_wakes_by_the_command() -> anyhow::Result<()> {
+    let Some(stage) = Stage::set().await? else {
+        return Ok(());
+    };
+    let drivers = stage.ow(&["driver", "list"]).await?;
+    let docker: Vec<_> = drivers.lines().filter(|it| it.contains("docker")).collect();
+    ensure!(!docker.is_empty(), "{drivers}");
+    ensure!(
+        drivers.contains("this driver does not write memory to disk"),
+        "{drivers}"
+    );
+
+    stage
+        .ow(&[
+            "sandbox", "create", "one", "--driver", "docker", "--image", IMAGE,
+        ])
+        .await?;
+    let made = stage.containers().await?;
+    ensure!(made.len() == 1, "{made:?}");
+    let got = stage.ow(&["sandbox", "get", "one"]).await?;
+    ensure!(got.contains("sha256:"), "the image is not pinned: {got}");
+
+    let script =
+        "echo kept > /workspace/a; echo kept > /root-file; sleep 1000 & echo $! > /tmp/pid";
+    stage
+        .ow(&["sandbox", "exec", "one", "--", "sh", "-c", script])
+        .await?;
+    for depth in ["freeze", "stop", "freeze", "stop"] {
+        stage
+            .ow(&["sandbox", "suspend", "one", "--depth", depth])
+            .await?;
+        let asleep = stage.ow(&["sandbox", "get", "one"]).await?;
+        ensure!(asleep.contains(depth), "{asleep}");
+        stage.ow(&["sandbox", "resume", "one"]).await?;
+        let script =
+            "cat /workspace/a /root-file; grep -q sleep /proc/$(cat /tmp/pid)/cmdline && echo runs";
+        let kept = stage
+            .gateway
+            .say(["sandbox", "exec", "one", "--", "sh", "-c", script])
+            .await?;
+        let expected = match depth {
+            "freeze" => "kept\nkept\nruns\n",
+            _ => "kept\nkept\n",
+        };
+        ensure!(kept.out == expected, "after {depth}: {kept:?}");
+        if depth == "stop" {
+            let script = "sleep 1000 & echo $! > /tmp/pid";
+            stage
+                .ow(&["sandbox", "exec", "one", "--", "sh", "-c", script])
+                .await?;
+        }
+        ensure!(stage.containers().await? == made, "not the same container");
+    }
+    stage.ow(&["sandbox", "delete", "one"]).await?;
+    ensure!(stage.containers().await?.is_empty(), "it is left");
+
+    // What cannot be had is refused in words, and leaves the name free.
+    let missing = stage
+        .gateway
+        .say([
+            "sandbox",
+            "create",
+            "one",
+            "--driver",
+            "docker",
+            "--image",
+            "no-such:image",
+        ])
+        .await?;
+    missing.refused("IMAGE_UNUSABLE", "no-such:image")?;
+    let network = stage
+        .gateway
+        .say([
+            "sandbox",
+            "create",
+            "one",
+            "--driver",
+            "docker",
+            "--image",
+            IMAGE,
+            "--network",
+            "internet",
+        ])
+        .await?;
+    network.refused("UNSUPPORTED", "internet")?;
+    stage
+        .ow(&[
+            "sandbox", "create", "one", "--driver", "docker", "--image", IMAGE,
+        ])
+        .await?;
+    stage.strike().await
+}
+
+#[tokio::test]
+async fn a_gateway_that_was_killed_finds_its_containers_again() -> anyhow::Result<()> {
+    let Some(mut stage) = Stage::set().await? else {
+        return Ok(());
+    };
+    for name in ["awake", "frozen", "stopped"] {
+        stage
+            .ow(&[
+                "sandbox", "create", name, "--driver", "docker", "--image", IMAGE,
+            ])
+            .await?;
+        let script = "echo $0 > /workspace/name; sleep 1000 & echo $! > /tmp/pid";
+        stage
+            .ow(&["sandbox", "exec", name, "--", "sh", "-c", script, name])
+            .await?;
+    }
+    stage
+        .ow(&["sandbox", "suspend", "frozen", "--depth", "freeze"])
+        .await?;
+    stage
+        .ow(&["sandbox", "suspend", "stopped", "--depth", "stop"])
+        .await?;
+    stage.gateway.kill().await?;
+    stage.gateway.run().await?;
+    for (name, runs) in [("awake", true), ("frozen", true), ("stopped", false)] {
+        if name != "awake" {
+            stage.ow(&["sandbox", "resume", name]).await?;
+        }
+        let script =
+            "cat /workspace/name; grep -q sleep /proc/$(cat /tmp/pid)/cmdline && echo runs; true";
+        let said = stage
+            .ow(&["sandbox", "exec", name, "--", "sh", "-c", script])
+            .await?;
+        let expected = format!("{name}\n{}", if runs { "runs\n" } else { "" });
+        ensure!(said == expected, "{name}: {said:?}");
+    }
+    stage.strike().await
+}
