@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 
-/// Settings of one Docker driver.
+use crate::flavor::Flavor;
+
+/// Settings of one driver of this crate.
 #[derive(Clone, Debug)]
 pub struct DockerConfig {
+    pub flavor: Flavor,
     /// The daemon's Unix socket. It need not be there yet.
     pub socket: PathBuf,
     /// Workspaces, attach folders and receipts. The daemon mounts from it, so the path must be the same
@@ -33,9 +36,15 @@ pub enum PullPolicy {
 impl DockerConfig {
     /// The usual socket; images are fetched where they are missing.
     #[must_use]
-    pub fn new(state_dir: PathBuf, supervisor: PathBuf, gateway_id: String) -> Self {
+    pub fn new(
+        flavor: Flavor,
+        state_dir: PathBuf,
+        supervisor: PathBuf,
+        gateway_id: String,
+    ) -> Self {
         Self {
-            socket: PathBuf::from("/var/run/docker.sock"),
+            flavor,
+            socket: flavor.socket().to_owned(),
             state_dir,
             supervisor,
             gateway_id,

@@ -8,8 +8,8 @@ use overwinter_driver::{
 };
 
 use crate::driver::Shared;
-use crate::effects::DRIVER;
 use crate::error::DockerError;
+use crate::flavor::Flavor;
 
 /// How long after it was sent a request whose reply was lost may still be carried out, beyond what
 /// orders it anyway. The daemon takes connections in the order in which they were made, and holds a lock
@@ -20,31 +20,33 @@ const LOST_REQUEST_LIFE: Duration = Duration::from_secs(2);
 
 const NO_CHECKPOINT: &str = "this driver does not write memory to disk";
 const NO_QUOTAS: &str =
-    "Docker limits the size of a container on few storage drivers, and this driver asks for none";
-const NOT_INTERNET: &str = "Docker's own networks do not keep a sandbox from this host and its neighbours; there is `bridge`, which is Docker's";
+    "daemons limit the size of a container on few storage drivers, and this driver asks for none";
+const NOT_INTERNET: &str =
+    "the daemon's own networks do not keep a sandbox from this host and its neighbours";
 
 pub(crate) async fn describe(shared: &Shared) -> Description {
     match shared.engine.info().await {
         Ok(info) => {
-            let bridge = shared.engine.has_network("bridge").await;
-            here(&info, bridge)
+            let flavor = shared.config.flavor;
+            let own = shared.engine.has_network(flavor.network()).await;
+            here(flavor, &info, own)
         }
         Err(error) => away(shared, &error),
     }
 }
 
-fn here(info: &SystemInfo, bridge: Result<bool, DockerError>) -> Description {
+fn here(flavor: Flavor, info: &SystemInfo, own: Result<bool, DockerError>) -> Description {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let cgroup = info.cgroup_version.map(|it| it.to_string());
     Description {
-        name: DRIVER.to_owned(),
-        version: version(&text(&info.server_version)),
+        name: flavor.name().to_owned(),
+        version: version(flavor, &text(&info.server_version)),
         features: vec![
             format!("cgroup v{}", cgroup.unwrap_or_default()),
             format!("storage {}", text(&info.driver)),
             format!("runtime {}", text(&info.default_runtime)),
         ],
-        networks: networks(bridge),
+        networks: networks(flavor, own),
         runtimes: runtime(&info.default_runtime),
         modes: modes(),
         unavailable: vec![(Depth::Checkpoint, NO_CHECKPOINT.to_owned())],
@@ -63,12 +65,13 @@ fn away(shared: &Shared, error: &DockerError) -> Description {
         Some(_) => (modes(), vec![unavailable(Depth::Checkpoint)]),
         None => (Vec::new(), Depth::ALL.map(unavailable).to_vec()),
     };
+    let flavor = shared.config.flavor;
     let version_then = known.map_or_else(|| "not seen yet".to_owned(), |it| it.version);
     Description {
-        name: DRIVER.to_owned(),
-        version: version(&version_then),
+        name: flavor.name().to_owned(),
+        version: version(flavor, &version_then),
         features: vec![format!("away: {error}")],
-        networks: networks(Ok(true)),
+        networks: networks(flavor, Ok(true)),
         runtimes: runtime(&None),
         modes,
         unavailable,
@@ -76,8 +79,9 @@ fn away(shared: &Shared, error: &DockerError) -> Description {
     }
 }
 
-fn version(daemon: &str) -> String {
-    format!("{} (Docker {daemon})", env!("CARGO_PKG_VERSION"))
+fn version(flavor: Flavor, daemon: &str) -> String {
+    let (own, product) = (env!("CARGO_PKG_VERSION"), flavor.product());
+    format!("{own} ({product} {daemon})")
 }
 
 fn runtime(name: &Option<String>) -> Vec<RuntimeOffer> {
@@ -87,23 +91,25 @@ fn runtime(name: &Option<String>) -> Vec<RuntimeOffer> {
     }]
 }
 
-fn networks(bridge: Result<bool, DockerError>) -> Vec<NetworkOffer> {
+fn networks(flavor: Flavor, own: Result<bool, DockerError>) -> Vec<NetworkOffer> {
+    let name = flavor.network();
     let missing = |name: &str, why: String| NetworkOffer {
         name: name.to_owned(),
         missing: Some(why),
     };
     vec![
         NetworkOffer::of("none"),
-        match bridge {
-            Ok(true) => NetworkOffer::of("bridge"),
-            Ok(false) => missing("bridge", "the daemon has none".to_owned()),
-            Err(error) => missing("bridge", error.to_string()),
+        match own {
+            Ok(true) => NetworkOffer::of(name),
+            Ok(false) => missing(name, "the daemon has none".to_owned()),
+            Err(error) => missing(name, error.to_string()),
         },
         missing("internet", NOT_INTERNET.to_owned()),
     ]
 }
 
-/// The daemon ends what runs when it ends itself, and a pause with it: memory survives the gateway alone.
+/// A daemon may end what runs when it ends itself, and a pause with it: memory is sure to survive the
+/// gateway alone.
 fn modes() -> Vec<SuspensionMode> {
     let stop = SuspensionMode {
         // The very container, with a new address where it has one.

@@ -1,10 +1,11 @@
-//! Whether a Docker daemon can be used, and what to do where not. Changes nothing.
+//! Whether a daemon can be used, and what to do where not. Changes nothing.
 
 use std::path::Path;
 
 use bollard::{API_DEFAULT_VERSION, Docker};
 
 use crate::error::DockerError;
+use crate::flavor::Flavor;
 
 /// What was found of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub enum Finding {
 }
 
 /// Asks the daemon at `socket`.
-pub async fn doctor(socket: &Path) -> Finding {
+pub async fn doctor(flavor: Flavor, socket: &Path) -> Finding {
     let asked = async {
         let path = socket.to_string_lossy();
         let client = Docker::connect_with_unix(&path, SECONDS, API_DEFAULT_VERSION)?;
@@ -27,7 +28,8 @@ pub async fn doctor(socket: &Path) -> Finding {
             let word = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());
             let cgroup = info.cgroup_version.map(|it| it.to_string());
             Finding::Usable(format!(
-                "Docker {} at {} ({}, cgroup v{}, {})",
+                "{} {} at {} ({}, cgroup v{}, {})",
+                flavor.product(),
                 word(info.server_version),
                 socket.display(),
                 word(info.driver),
@@ -37,8 +39,7 @@ pub async fn doctor(socket: &Path) -> Finding {
         }
         Err(error) => Finding::Unusable {
             why: DockerError::of(error, socket).to_string(),
-            fix: "start the daemon (Debian: apt-get install docker.io), or set docker.socket in the configuration"
-                .to_owned(),
+            fix: flavor.how_to_start().to_owned(),
         },
     }
 }

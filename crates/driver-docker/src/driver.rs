@@ -141,7 +141,7 @@ impl DockerDriver {
         let boot = Path::new("/proc/sys/kernel/random/boot_id");
         let boot_id = fs::read_to_string(boot).at("reading", boot)?;
         let shared = Arc::new(Shared {
-            engine: Engine::new(config.socket.clone(), home.daemon()),
+            engine: Engine::new(config.flavor, config.socket.clone(), home.daemon()),
             boot_id: boot_id.trim().to_owned(),
             config,
             home,

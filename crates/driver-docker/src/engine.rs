@@ -26,21 +26,25 @@ use futures::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{At, DockerError};
+use crate::flavor::Flavor;
 use crate::home::write_aside;
 
 /// Seconds for the head of an answer; effects have deadlines of their own, far below.
 const CLIENT_TIMEOUT: u64 = 3_600;
 /// For the answer to a question. A daemon that was stopped takes the connection and says nothing.
 const READ_WITHIN: Duration = Duration::from_secs(20);
-/// For saying who it is: whoever waits for that has nothing else to do.
-const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// For saying who it is, which takes a daemon some programs to run where it has none yet.
+const HELLO_WITHIN: Duration = Duration::from_secs(20);
 
 pub(crate) struct Engine {
+    flavor: Flavor,
     socket: PathBuf,
     /// Where it is written down which daemon this is.
     known: PathBuf,
     /// None: not connected, or the daemon's events have ended since.
     client: Mutex<Option<Docker>>,
+    /// One asks who it is, and those who come meanwhile have the answer.
+    hello: tokio::sync::Mutex<()>,
 }
 
 /// A daemon, by what does not change while it has its containers.
@@ -56,12 +60,12 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    fn of(info: &SystemInfo) -> Self {
+    fn of(flavor: Flavor, info: &SystemInfo) -> Self {
         let root = PathBuf::from(info.docker_root_dir.clone().unwrap_or_default());
         let options = info.security_options.iter().flatten();
         let remapped = options.clone().any(|it| it.starts_with("name=userns"));
         Self {
-            id: info.id.clone().unwrap_or_default(),
+            id: flavor.id(info),
             base: if remapped { base_of(&root) } else { 0 },
             root,
             version: info.server_version.clone().unwrap_or_default(),
@@ -81,11 +85,13 @@ fn base_of(root: &Path) -> u32 {
 }
 
 impl Engine {
-    pub(crate) const fn new(socket: PathBuf, known: PathBuf) -> Self {
+    pub(crate) const fn new(flavor: Flavor, socket: PathBuf, known: PathBuf) -> Self {
         Self {
+            flavor,
             socket,
             known,
             client: Mutex::new(None),
+            hello: tokio::sync::Mutex::const_new(()),
         }
     }
 
@@ -96,6 +102,10 @@ impl Engine {
     /// The client, once it is sure that the daemon is the one that was there before.
     async fn client(&self) -> Result<Docker, DockerError> {
         let cached = || self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = &*cached() {
+            return Ok(client.clone());
+        }
+        let _one = self.hello.lock().await;
         if let Some(client) = &*cached() {
             return Ok(client.clone());
         }
@@ -146,11 +156,15 @@ impl Engine {
     }
 
     fn check(&self, info: &SystemInfo) -> Result<(), DockerError> {
-        let found = Identity::of(info);
+        let found = Identity::of(self.flavor, info);
         let known = self.identity()?;
         match &known {
             Some(known) if !known.is_same(&found) => {
-                let text = |it: &Identity| format!("{} in {}", it.id, it.root.display());
+                let text = |it: &Identity| {
+                    format!("{} in {}", it.id, it.root.display())
+                        .trim()
+                        .to_owned()
+                };
                 return Err(DockerError::AnotherDaemon {
                     socket: self.socket.clone(),
                     file: self.known.clone(),
@@ -291,28 +305,27 @@ impl Engine {
         Ok(())
     }
 
-    /// What happens to containers that carry the label, from `since` (nanoseconds) on.
+    /// What happens to containers that carry the label, from `since` (Unix seconds) on. The stream is
+    /// asked for when it is first polled.
     pub(crate) async fn events(
         &self,
         label: &str,
-        since: Option<i64>,
+        since: u64,
     ) -> Result<BoxStream<'static, Result<EventMessage, DockerError>>, DockerError> {
         let client = self.client().await?;
         let filters = HashMap::from([("type", vec!["container"]), ("label", vec![label])]);
-        let mut options = EventsOptionsBuilder::default().filters(&filters);
-        let since = since.map(|at| format!("{}.{:09}", at / NANOS, at % NANOS));
-        if let Some(since) = &since {
-            options = options.since(since);
-        }
+        let options = EventsOptionsBuilder::default()
+            .filters(&filters)
+            .since(&since.to_string())
+            .build();
         let socket = self.socket.clone();
-        let events = client.events(Some(options.build()));
+        let events = client.events(Some(options));
         Ok(events
             .map_err(move |error| DockerError::of(error, &socket))
             .boxed())
     }
 }
 
-const NANOS: i64 = 1_000_000_000;
 const NOT_FOUND: u16 = 404;
 
 fn absent_is_none<T>(answer: Result<T, DockerError>) -> Result<Option<T>, DockerError> {

@@ -11,11 +11,11 @@ use overwinter_driver::door::DoorError;
 #[derive(Debug, thiserror::Error)]
 pub enum DockerError {
     /// No connection: nothing was sent.
-    #[error("no Docker daemon answers at {}: {why}", socket.display())]
+    #[error("no daemon answers at {}: {why}", socket.display())]
     Away { socket: PathBuf, why: String },
     /// Another daemon than the one that has the containers. Nothing was sent.
     #[error(
-        "the Docker daemon at {} is another one than before ({found}, not {known}): its containers are not this gateway's; point the socket back, or remove {} to begin anew with this one",
+        "the daemon at {} is another one than before ({found}, not {known}): its containers are not this gateway's; point the socket back, or remove {} to begin anew with this one",
         socket.display(),
         file.display()
     )]
@@ -26,13 +26,13 @@ pub enum DockerError {
         found: String,
     },
     /// It answered with an error: the request is over.
-    #[error("Docker: {message}")]
+    #[error("the daemon says: {message}")]
     Answered { status: u16, message: String },
     /// It was sent and not answered: it may be carried out, now or later.
-    #[error("Docker did not answer: {0}")]
+    #[error("the daemon did not answer: {0}")]
     Lost(String),
     /// It was carried out, and the answer could not be read.
-    #[error("Docker's answer cannot be read: {0}")]
+    #[error("the daemon's answer cannot be read: {0}")]
     Unreadable(String),
     #[error("{doing} {}: {source}", path.display())]
     Io {
@@ -157,7 +157,7 @@ pub enum OpenError {
     #[error("the supervisor is not at {}", path.display())]
     NoSupervisor { path: PathBuf },
     #[error(
-        "the Docker driver needs root (effective user id 0, not {uid}): it gives files to the supervisor's user"
+        "the driver needs root (effective user id 0, not {uid}): it gives files to the supervisor's user"
     )]
     NotRoot { uid: u32 },
     #[error(transparent)]

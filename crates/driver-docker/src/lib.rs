@@ -1,4 +1,5 @@
-//! The Docker driver: a sandbox is one container of a Docker daemon on this host, for its whole life.
+//! The drivers `docker` and `podman`: a sandbox is one container of a daemon on this host, for its whole
+//! life.
 //!
 //! The container is made once and then stopped, started, paused and unpaused: its writable layer, id
 //! and name stay. The workspace is a folder of the gateway's, mounted into it, so that it outlives a
@@ -10,6 +11,7 @@
 //! | [`driver`] | the trait: turns, fences, deadlines |
 //! | `effects` | one file a kind of effect |
 //! | `engine` | the daemon's API, which daemon answers, and what a failed call says |
+//! | `flavor` | what differs between the daemons |
 //! | `look` | what is there of a sandbox: container, run, receipt |
 //! | `receipt` | which effect started what runs now |
 //! | `container` | from a spec to what the daemon is asked to make |
@@ -27,6 +29,7 @@ pub mod driver;
 mod effects;
 mod engine;
 mod error;
+mod flavor;
 mod home;
 mod image;
 mod list;
@@ -40,3 +43,4 @@ pub use config::{DockerConfig, PullPolicy};
 pub use doctor::{Finding, doctor};
 pub use driver::DockerDriver;
 pub use error::OpenError;
+pub use flavor::Flavor;

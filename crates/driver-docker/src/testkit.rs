@@ -1,4 +1,4 @@
-//! A Docker daemon of a test's own (feature `testkit`): its folder, its socket, its control groups, its
+//! A daemon of a test's own (feature `testkit`): its folder, its socket, its control groups, its
 //! containerd; no network, and nothing of the host's is changed. Ended by its process id, and what it
 //! leaves is cleared away, also where it was killed.
 
@@ -11,37 +11,46 @@ use std::time::{Duration, Instant};
 
 use bollard::query_parameters::{
     CreateImageOptionsBuilder, InspectContainerOptions, ListContainersOptionsBuilder,
-    RemoveImageOptionsBuilder,
+    RemoveContainerOptionsBuilder, RemoveImageOptionsBuilder,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use futures::TryStreamExt;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use crate::container::name_of;
 use overwinter_lifecycle::ids::SandboxId;
+
+use crate::container::name_of;
+use crate::flavor::Flavor;
 
 const BUSYBOX: &str = "/bin/busybox";
 /// For a daemon to be there, and to be gone.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why tests with a Docker daemon cannot run here; None: they can.
+/// Why tests with such a daemon cannot run here; None: they can.
 #[must_use]
-pub fn cannot_run() -> Option<&'static str> {
+pub fn cannot_run(flavor: Flavor) -> Option<&'static str> {
     let there = |names: [&str; 2]| names.iter().any(|path| Path::new(path).exists());
     if !rustix::process::geteuid().is_root() {
         Some("needs root")
     } else if !Path::new(BUSYBOX).exists() {
         Some("needs /bin/busybox (Debian: busybox-static)")
-    } else if !there(["/usr/sbin/dockerd", "/usr/bin/dockerd"]) {
-        Some("needs dockerd (Debian: docker.io)")
     } else {
-        None
+        match flavor {
+            Flavor::Docker if !there(["/usr/sbin/dockerd", "/usr/bin/dockerd"]) => {
+                Some("needs dockerd (Debian: docker.io)")
+            }
+            Flavor::Podman if !there(["/usr/bin/podman", "/usr/local/bin/podman"]) => {
+                Some("needs podman (Debian: podman, conmon, runc)")
+            }
+            Flavor::Docker | Flavor::Podman => None,
+        }
     }
 }
 
 /// A daemon that runs, or did. Ended when dropped.
 pub struct Daemon {
+    flavor: Flavor,
     folder: PathBuf,
     /// Of its containers.
     cgroup: String,
@@ -53,9 +62,10 @@ impl Daemon {
     ///
     /// # Errors
     /// When it does not; its log is in the folder.
-    pub async fn start(folder: &Path) -> io::Result<Self> {
+    pub async fn start(flavor: Flavor, folder: &Path) -> io::Result<Self> {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let mut daemon = Self {
+            flavor,
             folder: folder.to_owned(),
             cgroup: format!("overwinter-{}", name.trim_start_matches('.')),
             child: None,
@@ -76,6 +86,46 @@ impl Daemon {
     pub async fn start_again(&mut self) -> io::Result<()> {
         let at = |name: &str| self.folder.join(name);
         let log = fs::File::create(at("log"))?;
+        let mut command = match self.flavor {
+            Flavor::Docker => self.dockerd()?,
+            Flavor::Podman => self.podman(&["system", "service", "--time", "0", &self.url()])?,
+        };
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        // SAFETY: one system call, which a child may make before it becomes another program.
+        unsafe {
+            command.pre_exec(|| {
+                set_parent_process_death_signal(Some(Signal::TERM)).map_err(io::Error::from)
+            });
+        }
+        let _ = fs::remove_file(self.socket());
+        let _ = fs::remove_file(at("pid"));
+        // Its containerd ends with a daemon that was killed, and is taken for one that runs where nobody
+        // reaps it.
+        let _ = fs::remove_file(at("exec/containerd/containerd.pid"));
+        self.child = Some(command.spawn()?);
+        let until = Instant::now() + PATIENCE;
+        // It binds its socket long before it reads from it: then the answer is the event.
+        while !self.socket().exists() {
+            let ended = self.child.as_mut().map(Child::try_wait).transpose()?;
+            if ended.flatten().is_some() || Instant::now() > until {
+                let log = fs::read_to_string(at("log")).unwrap_or_default();
+                return Err(io::Error::other(format!("no daemon: {log}")));
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::timeout(PATIENCE, self.client()).await??;
+        Ok(())
+    }
+
+    fn url(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    fn dockerd(&self) -> io::Result<Command> {
+        let at = |name: &str| self.folder.join(name);
         // Else its name is the host's, and a file in /etc.
         let key = format!(
             "{{\"deprecated-key-path\":\"{}\"}}",
@@ -90,36 +140,38 @@ impl Daemon {
             .arg(at("exec"))
             .arg("--pidfile")
             .arg(at("pid"))
-            .arg(format!("--host=unix://{}", self.socket().display()))
+            .arg(format!("--host={}", self.url()))
             .arg(format!("--cgroup-parent=/{}", self.cgroup))
             .arg("--config-file")
             .arg(at("daemon.json"))
             .args(["--bridge=none", "--iptables=false", "--ip6tables=false"])
-            .args(["--ip-forward=false", "--ip-masq=false"])
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        // SAFETY: one system call, which a child may make before it becomes another program.
-        unsafe {
-            command.pre_exec(|| {
-                set_parent_process_death_signal(Some(Signal::TERM)).map_err(io::Error::from)
-            });
-        }
-        let _ = fs::remove_file(self.socket());
-        let _ = fs::remove_file(at("pid"));
-        self.child = Some(command.spawn()?);
-        let until = Instant::now() + PATIENCE;
-        // It binds its socket long before it reads from it: then the answer is the event.
-        while !self.socket().exists() {
-            let ended = self.child.as_mut().map(Child::try_wait).transpose()?;
-            if ended.flatten().is_some() || Instant::now() > until {
-                let log = fs::read_to_string(at("log")).unwrap_or_default();
-                return Err(io::Error::other(format!("no dockerd: {log}")));
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        tokio::time::timeout(PATIENCE, self.client()).await??;
-        Ok(())
+            .args(["--ip-forward=false", "--ip-masq=false"]);
+        Ok(command)
+    }
+
+    /// Podman with everything of its own in the folder.
+    fn podman(&self, arguments: &[&str]) -> io::Result<Command> {
+        let at = |name: &str| self.folder.join(name);
+        // Raising a hard limit takes a capability that may not be there.
+        let containers = "[containers]\ndefault_ulimits = [\"nofile=20000:20000\", \"nproc=32768:32768\"]\n\
+            [engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\n";
+        let storage = format!(
+            "[storage]\ndriver = \"overlay\"\ngraphroot = {:?}\nrunroot = {:?}\n",
+            at("data"),
+            at("run")
+        );
+        fs::write(at("containers.conf"), containers)?;
+        fs::write(at("storage.conf"), storage)?;
+        let mut command = Command::new("podman");
+        command
+            .env("CONTAINERS_CONF", at("containers.conf"))
+            .env("CONTAINERS_STORAGE_CONF", at("storage.conf"))
+            .arg("--tmpdir")
+            .arg(at("tmp"))
+            .arg("--network-config-dir")
+            .arg(at("net"))
+            .args(arguments);
+        Ok(command)
     }
 
     /// A client of the test's own.
@@ -172,6 +224,17 @@ impl Daemon {
         let all = client.list_containers(Some(options)).await;
         let all = all.map_err(io::Error::other)?;
         Ok(all.into_iter().filter_map(|it| it.id).collect())
+    }
+
+    /// Removes a container, whatever it does.
+    ///
+    /// # Errors
+    /// What the daemon says.
+    pub async fn remove(&self, name: &str) -> io::Result<()> {
+        let options = RemoveContainerOptionsBuilder::default().force(true).build();
+        let client = self.client().await?;
+        let removed = client.remove_container(name, Some(options)).await;
+        removed.map_err(io::Error::other)
     }
 
     /// The first process of a sandbox's container.
@@ -240,8 +303,9 @@ impl Daemon {
         let ours = all.filter(|entry| {
             let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let program = line.split(|byte| *byte == 0).next().unwrap_or_default();
-            let runs =
-                program.ends_with(b"containerd") || program.ends_with(b"containerd-shim-runc-v2");
+            let runs = program.ends_with(b"containerd")
+                || program.ends_with(b"containerd-shim-runc-v2")
+                || program.ends_with(b"conmon");
             runs && line.windows(name.len()).any(|part| part == name)
         });
         ours.filter_map(|entry| {
@@ -287,6 +351,11 @@ impl Daemon {
     }
 
     fn clear(&self) {
+        if self.flavor == Flavor::Podman
+            && let Ok(mut all) = self.podman(&["rm", "--all", "--force", "--time", "0"])
+        {
+            let _ = all.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
         for _ in 0..100 {
             let pids = [self.stragglers(), self.contained()].concat();
             if pids.is_empty() {
@@ -308,6 +377,16 @@ impl Daemon {
             for inner in fs::read_dir(&group).into_iter().flatten().flatten() {
                 let _ = fs::remove_dir(inner.path());
             }
+            let _ = fs::remove_dir(group);
+        }
+        // All of Podman's are below one, which goes when the last has.
+        for root in fs::read_dir("/sys/fs/cgroup")
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let group = root.path().join("libpod_parent");
+            let _ = fs::remove_dir(group.join("conmon"));
             let _ = fs::remove_dir(group);
         }
         let _ = fs::remove_dir_all(&self.folder);

@@ -1,12 +1,13 @@
 //! The daemon's events, turned into hints that a sandbox's compute has changed.
 //!
-//! One stream carries all. When it ends, the daemon has gone or is another: the client is thrown away,
-//! and once a daemon answers again, the next stream begins where the last one ended, and whatever is
-//! not as it was is told of once more. What is so is never taken from an event.
+//! One stream carries all. When it ends, the daemon has gone or is another: the client is thrown away.
+//! Once a daemon answers, all that should be there is looked at, whatever is not as it was is told of
+//! once more, and the stream begins at a time before that look: what happens in between is in both.
+//! What is so is never taken from an event.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bollard::models::EventMessage;
 use futures::StreamExt;
@@ -43,26 +44,23 @@ impl Watchers {
 
 /// Follows the daemon until the driver is gone.
 pub(crate) async fn follow(driver: Weak<Shared>) {
-    let mut since = None;
     let mut pause = FIRST_PAUSE;
     loop {
         let Some(shared) = driver.upgrade() else {
             return;
         };
-        match open(&shared, since).await {
+        match open(&shared).await {
             Ok(events) => {
                 pause = FIRST_PAUSE;
                 drop(shared);
-                if let Some(newest) = listen(&driver, events).await {
-                    since = Some(newest);
-                }
+                listen(&driver, events).await;
                 if let Some(shared) = driver.upgrade() {
                     shared.engine.disconnect();
-                    tracing::warn!("the Docker daemon's events have ended");
+                    tracing::warn!("the daemon's events have ended");
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, "the Docker daemon's events cannot be had");
+                tracing::debug!(%error, "the daemon's events cannot be had");
                 shared.engine.disconnect();
                 drop(shared);
                 tokio::time::sleep(pause).await;
@@ -74,11 +72,11 @@ pub(crate) async fn follow(driver: Weak<Shared>) {
 
 type Events = futures::stream::BoxStream<'static, Result<EventMessage, DockerError>>;
 
-/// A stream, and after that a look at all that should be there: in this order, so that nothing falls
-/// between the two.
-async fn open(shared: &Shared, since: Option<i64>) -> Result<Events, DockerError> {
-    let label = format!("{GATEWAY}={}", shared.config.gateway_id);
-    let events = shared.engine.events(&label, since).await?;
+/// A look at all that should be there, and then a stream of what has happened since before it.
+async fn open(shared: &Shared) -> Result<Events, DockerError> {
+    // The daemon's clock is this host's.
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let since = since.unwrap_or_default().as_secs();
     for (sandbox, live) in shared.lives() {
         let as_it_was = match shared.look(sandbox).await? {
             Look::Running(now) => now.receipt.held == live.held && now.paused == live.paused,
@@ -88,21 +86,22 @@ async fn open(shared: &Shared, since: Option<i64>) -> Result<Events, DockerError
             tell(shared, sandbox);
         }
     }
-    Ok(events)
+    let label = format!("{GATEWAY}={}", shared.config.gateway_id);
+    shared.engine.events(&label, since).await
 }
 
-/// Until the stream ends. Answers with the time of the newest event.
-async fn listen(driver: &Weak<Shared>, mut events: Events) -> Option<i64> {
-    let mut newest = None;
+/// Until the stream ends.
+async fn listen(driver: &Weak<Shared>, mut events: Events) {
     while let Some(Ok(event)) = events.next().await {
-        newest = event.time_nano.or(newest);
         let attributes = event.actor.and_then(|actor| actor.attributes);
         let sandbox = sandbox(attributes.unwrap_or_default());
         let (Some(sandbox), Some(action)) = (sandbox, event.action) else {
             continue;
         };
-        let shared = driver.upgrade()?;
-        // A pause or a start that an effect of ours has asked for is told of by its answer. An end never
+        let Some(shared) = driver.upgrade() else {
+            return;
+        };
+        // A pause that an effect of ours has asked for is told of by its answer. An end never
         // is: who ends it forgets it first.
         let told = match kind(&action) {
             Kind::End => true,
@@ -113,7 +112,6 @@ async fn listen(driver: &Weak<Shared>, mut events: Events) -> Option<i64> {
             tell(&shared, sandbox);
         }
     }
-    newest
 }
 
 enum Kind {
@@ -124,8 +122,9 @@ enum Kind {
 
 fn kind(action: &str) -> Kind {
     match action {
-        "die" | "destroy" => Kind::End,
-        "pause" | "unpause" | "start" => Kind::Change,
+        "die" | "destroy" | "remove" => Kind::End,
+        // What somebody else starts has ended before, or was not there.
+        "pause" | "unpause" => Kind::Change,
         _ => Kind::Nothing,
     }
 }

@@ -18,7 +18,8 @@ pub struct Config {
     pub limits: Limits,
     pub deadlines: DeadlinesConfig,
     pub local: LocalConfig,
-    pub docker: DockerConfig,
+    pub docker: EngineConfig,
+    pub podman: EngineConfig,
 }
 
 /// How long one step of an operation may take, in milliseconds. For operations accepted from the
@@ -90,14 +91,14 @@ impl Default for LocalConfig {
     }
 }
 
-/// The Docker driver.
-#[derive(Clone, Debug, Deserialize)]
+/// A driver whose sandboxes are containers of a daemon: Docker, or Podman as root.
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct DockerConfig {
+pub struct EngineConfig {
     /// Default: no. Nobody's daemon is used unasked.
     pub enabled: bool,
-    /// The daemon's Unix socket. It need not be there when the gateway starts.
-    pub socket: PathBuf,
+    /// The daemon's Unix socket. It need not be there when the gateway starts. Default: the usual one.
+    pub socket: Option<PathBuf>,
     /// The supervisor. Default: that of the local driver.
     pub supervisor: Option<PathBuf>,
     pub pull: Pull,
@@ -113,17 +114,6 @@ pub enum Pull {
     #[default]
     Missing,
     Never,
-}
-
-impl Default for DockerConfig {
-    fn default() -> Self {
-        Self {
-            enabled: false,
-            socket: PathBuf::from("/var/run/docker.sock"),
-            supervisor: None,
-            pull: Pull::default(),
-        }
-    }
 }
 
 /// Why a configuration cannot be used.

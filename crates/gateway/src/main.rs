@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use overwinter_driver_docker::Finding;
+use overwinter_driver_docker::{Finding, Flavor};
 use overwinter_driver_local::{Check, Status, doctor};
-use overwinter_gateway::config::Config;
+use overwinter_gateway::config::{Config, EngineConfig};
 use overwinter_gateway::crash::EnvCrashPoints;
 use overwinter_gateway::ports::Ports;
 use overwinter_gateway::run;
@@ -128,7 +128,8 @@ fn look(
         let state = config.data_dir().join("local");
         checks.extend(doctor(&state, config.local.runtime.as_ref()));
     }
-    checks.extend(docker(&config)?);
+    checks.extend(engine(Flavor::Docker, "Docker", &config.docker)?);
+    checks.extend(engine(Flavor::Podman, "Podman", &config.podman)?);
     let missing = checks.iter().any(|check| check.status == Status::Missing);
     let word = |status| match status {
         Status::Ok => "ok",
@@ -177,20 +178,24 @@ fn look(
 }
 
 /// Asked for, it must be there; else it is named where it happens to be.
-fn docker(config: &Config) -> Result<Option<Check>, Failed> {
-    let socket = &config.docker.socket;
-    if !config.docker.enabled && !socket.exists() {
+fn engine(
+    flavor: Flavor,
+    name: &'static str,
+    config: &EngineConfig,
+) -> Result<Option<Check>, Failed> {
+    let socket = config.socket.as_deref().unwrap_or(flavor.socket());
+    if !config.enabled && !socket.exists() {
         return Ok(None);
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let finding = runtime.block_on(overwinter_driver_docker::doctor(socket));
-    let (status, detail, fix) = match (finding, config.docker.enabled) {
+    let finding = runtime.block_on(overwinter_driver_docker::doctor(flavor, socket));
+    let (status, detail, fix) = match (finding, config.enabled) {
         (Finding::Usable(detail), true) => (Status::Ok, detail, String::new()),
         (Finding::Usable(detail), false) => (
             Status::Ok,
-            format!("{detail}; not used: docker.enabled is not set"),
+            format!("{detail}; not used: {}.enabled is not set", flavor.name()),
             String::new(),
         ),
         (Finding::Unusable { why, fix }, true) => (Status::Missing, why, fix),
@@ -199,7 +204,7 @@ fn docker(config: &Config) -> Result<Option<Check>, Failed> {
         }
     };
     Ok(Some(Check {
-        name: "Docker",
+        name,
         status,
         detail,
         fix,

@@ -15,7 +15,7 @@ use overwinter_store::{Location, Store, StoreError, StoreOptions, WriterKind};
 use tokio::net::UnixListener;
 
 use crate::api::Api;
-use crate::config::{Config, Pull};
+use crate::config::{Config, EngineConfig, Pull};
 use crate::crash;
 use crate::ports::Ports;
 use crate::reconciler::{Drivers, Reconciler};
@@ -35,14 +35,17 @@ pub enum StartError {
     Server(#[from] ServerError),
     #[error("the driver \"local\" cannot be used: {0}")]
     Local(#[from] local::OpenError),
-    #[error("the driver \"docker\" cannot be used: {0}")]
-    Docker(#[from] docker::OpenError),
+    #[error("the driver {driver:?} cannot be used: {source}")]
+    Engine {
+        driver: &'static str,
+        source: docker::OpenError,
+    },
     #[error("no driver is enabled")]
     NoDriver,
     #[error("records name the driver {0:?}, which is not configured")]
     DriverGone(String),
     #[error(
-        "the supervisor is not beside the gateway; set `local.supervisor` or `docker.supervisor` in the configuration"
+        "the supervisor is not beside the gateway; set `local.supervisor` in the configuration, or that of the driver"
     )]
     NoSupervisor,
     #[error("signals cannot be awaited: {0}")]
@@ -193,9 +196,22 @@ pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
         drivers.add(driver.clone()).await;
         local = Some(driver);
     }
-    if config.docker.enabled {
-        let driver = open_docker(&config, &data_dir, &meta.gateway.to_string(), &hub, &store)?;
-        drivers.add(driver).await;
+    for (flavor, engine) in [
+        (docker::Flavor::Docker, &config.docker),
+        (docker::Flavor::Podman, &config.podman),
+    ] {
+        if engine.enabled {
+            let supervisor = supervisor(&[&engine.supervisor, &config.local.supervisor])?;
+            let settings = docker::DockerConfig::new(
+                flavor,
+                data_dir.join(flavor.name()),
+                supervisor,
+                meta.gateway.to_string(),
+            );
+            drivers
+                .add(open_engine(engine, settings, &hub, &store)?)
+                .await;
+        }
     }
     let gateway = Gateway::assemble(store, hub, drivers, ports)
         .await?
@@ -244,27 +260,26 @@ fn open_local(
     )?)
 }
 
-fn open_docker(
-    config: &Config,
-    data_dir: &Path,
-    gateway: &str,
+fn open_engine(
+    config: &EngineConfig,
+    usual: docker::DockerConfig,
     hub: &Hub,
     store: &Store,
 ) -> Result<Arc<docker::DockerDriver>, StartError> {
-    let supervisor = supervisor(&[&config.docker.supervisor, &config.local.supervisor])?;
-    let state_dir = data_dir.join("docker");
     let settings = docker::DockerConfig {
-        socket: config.docker.socket.clone(),
-        pull: match config.docker.pull {
+        socket: config.socket.clone().unwrap_or(usual.socket),
+        pull: match config.pull {
             Pull::Always => docker::PullPolicy::Always,
             Pull::Missing => docker::PullPolicy::Missing,
             Pull::Never => docker::PullPolicy::Never,
         },
-        ..docker::DockerConfig::new(state_dir, supervisor, gateway.to_owned())
+        ..usual
     };
+    let driver = settings.flavor.name();
     let ledger = Arc::new(StoreLedger(store.clone()));
     let port = Arc::new(hub.clone());
-    Ok(docker::DockerDriver::open(settings, port, ledger)?)
+    docker::DockerDriver::open(settings, port, ledger)
+        .map_err(|source| StartError::Engine { driver, source })
 }
 
 /// The first that is set, else the one that was installed with the gateway.

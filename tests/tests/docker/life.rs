@@ -1,27 +1,36 @@
 //! A sandbox from its creation to its end, by the command.
 
 use anyhow::ensure;
+use overwinter_driver_docker::Flavor;
 
 use crate::{IMAGE, Stage};
 
 #[tokio::test]
-async fn a_container_sleeps_and_wakes_by_the_command() -> anyhow::Result<()> {
-    let Some(stage) = Stage::set().await? else {
+async fn a_docker_container_sleeps_and_wakes_by_the_command() -> anyhow::Result<()> {
+    sleeps_and_wakes(Flavor::Docker).await
+}
+
+#[tokio::test]
+async fn a_podman_container_sleeps_and_wakes_by_the_command() -> anyhow::Result<()> {
+    sleeps_and_wakes(Flavor::Podman).await
+}
+
+async fn sleeps_and_wakes(flavor: Flavor) -> anyhow::Result<()> {
+    let Some(stage) = Stage::set(flavor).await? else {
         return Ok(());
     };
     let drivers = stage.ow(&["driver", "list"]).await?;
-    let docker: Vec<_> = drivers.lines().filter(|it| it.contains("docker")).collect();
-    ensure!(!docker.is_empty(), "{drivers}");
+    let ours: Vec<_> = drivers
+        .lines()
+        .filter(|it| it.contains(flavor.name()))
+        .collect();
+    ensure!(!ours.is_empty(), "{drivers}");
     ensure!(
         drivers.contains("this driver does not write memory to disk"),
         "{drivers}"
     );
 
-    stage
-        .ow(&[
-            "sandbox", "create", "one", "--driver", "docker", "--image", IMAGE,
-        ])
-        .await?;
+    stage.create("one").await?;
     let made = stage.containers().await?;
     ensure!(made.len() == 1, "{made:?}");
     let got = stage.ow(&["sandbox", "get", "one"]).await?;
@@ -69,7 +78,7 @@ async fn a_container_sleeps_and_wakes_by_the_command() -> anyhow::Result<()> {
             "create",
             "one",
             "--driver",
-            "docker",
+            flavor.name(),
             "--image",
             "no-such:image",
         ])
@@ -82,7 +91,7 @@ async fn a_container_sleeps_and_wakes_by_the_command() -> anyhow::Result<()> {
             "create",
             "one",
             "--driver",
-            "docker",
+            flavor.name(),
             "--image",
             IMAGE,
             "--network",
@@ -90,25 +99,17 @@ async fn a_container_sleeps_and_wakes_by_the_command() -> anyhow::Result<()> {
         ])
         .await?;
     network.refused("UNSUPPORTED", "internet")?;
-    stage
-        .ow(&[
-            "sandbox", "create", "one", "--driver", "docker", "--image", IMAGE,
-        ])
-        .await?;
+    stage.create("one").await?;
     stage.strike().await
 }
 
 #[tokio::test]
 async fn a_gateway_that_was_killed_finds_its_containers_again() -> anyhow::Result<()> {
-    let Some(mut stage) = Stage::set().await? else {
+    let Some(mut stage) = Stage::set(Flavor::Docker).await? else {
         return Ok(());
     };
     for name in ["awake", "frozen", "stopped"] {
-        stage
-            .ow(&[
-                "sandbox", "create", name, "--driver", "docker", "--image", IMAGE,
-            ])
-            .await?;
+        stage.create(name).await?;
         let script = "echo $0 > /workspace/name; sleep 1000 & echo $! > /tmp/pid";
         stage
             .ow(&["sandbox", "exec", name, "--", "sh", "-c", script, name])

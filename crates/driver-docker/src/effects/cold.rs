@@ -98,7 +98,7 @@ impl Shared {
         };
         let held = ctx.incarnation;
         self.set_going(turn, ctx, &container, credentials).await?;
-        let mut effected = effected(Compute::Live { held });
+        let mut effected = effected(self.config.flavor, Compute::Live { held });
         effected.remarks.extend(remark);
         Ok(effected)
     }
@@ -114,7 +114,7 @@ impl Shared {
         self.let_in(turn, &running, credentials)
             .await
             .map_err(DockerError::unsettled)?;
-        Ok(effected(Compute::Live { held }))
+        Ok(effected(self.config.flavor, Compute::Live { held }))
     }
 
     /// What somebody else has started in the sandbox's container never attaches: its credentials were

@@ -25,7 +25,7 @@ impl Shared {
         self.remove_all(ctx.sandbox())
             .await
             .map_err(DockerError::unsettled)?;
-        Ok(effected(Compute::Absent))
+        Ok(effected(self.config.flavor, Compute::Absent))
     }
 
     pub(crate) async fn discard(self: &Arc<Self>, debt: &Debt) -> Result<(), DriverError> {

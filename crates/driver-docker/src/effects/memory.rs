@@ -12,6 +12,7 @@ use overwinter_lifecycle::ids::SandboxId;
 use super::{effected, read_reference, reference, retained};
 use crate::driver::{Live, Run, Shared, Turn};
 use crate::error::DockerError;
+use crate::flavor::Flavor;
 use crate::look::{Look, Running};
 
 impl Shared {
@@ -24,7 +25,7 @@ impl Shared {
         let sandbox = ctx.sandbox();
         let found = self.running(sandbox).await;
         let Some(running) = found.map_err(DockerError::without_effect)? else {
-            return Ok(memory_is_gone(&turn));
+            return Ok(memory_is_gone(self.config.flavor, &turn));
         };
         if !running.paused {
             let refused = match self.engine.pause(&running.container.id).await {
@@ -37,7 +38,7 @@ impl Shared {
                 match now.map_err(DockerError::unsettled)? {
                     Some(now) if now.paused => {}
                     Some(_) => return Err(refused.without_effect()),
-                    None => return Ok(memory_is_gone(&turn)),
+                    None => return Ok(memory_is_gone(self.config.flavor, &turn)),
                 }
             }
         }
@@ -47,9 +48,9 @@ impl Shared {
             run: Run { held, paused: true },
             door: None,
         }));
-        let mut effected = effected(Compute::Frozen { held });
-        effected.reference =
-            reference(&running).map_err(|error| DriverError::Unknown(error.to_string()))?;
+        let mut effected = effected(self.config.flavor, Compute::Frozen { held });
+        effected.reference = reference(self.config.flavor, &running)
+            .map_err(|error| DriverError::Unknown(error.to_string()))?;
         Ok(effected)
     }
 
@@ -66,7 +67,7 @@ impl Shared {
         let running = found
             .map_err(DockerError::without_effect)?
             .ok_or_else(gone)?;
-        match read_reference(&reference) {
+        match read_reference(self.config.flavor, &reference) {
             Some(named) if named == retained(&running) => {}
             Some(_) => return Err(gone()),
             // Retained by a freeze whose answer was lost: what is paused was found by its receipt.
@@ -88,7 +89,7 @@ impl Shared {
             held,
             paused: false,
         });
-        Ok(effected(Compute::Live { held }))
+        Ok(effected(self.config.flavor, Compute::Live { held }))
     }
 
     async fn unpause(&self, sandbox: SandboxId, running: &Running) -> Result<(), DriverError> {
@@ -122,11 +123,14 @@ impl Shared {
         let let_in = self.let_in(&turn, &running, &credentials).await;
         let_in.map_err(DockerError::without_effect)?;
         let held = running.receipt.held;
-        Ok(effected(if running.paused {
-            Compute::Frozen { held }
-        } else {
-            Compute::Live { held }
-        }))
+        Ok(effected(
+            self.config.flavor,
+            if running.paused {
+                Compute::Frozen { held }
+            } else {
+                Compute::Live { held }
+            },
+        ))
     }
 
     /// After a restart of the gateway: what runs is let in again, by the credentials that it has.
@@ -153,7 +157,7 @@ impl Shared {
 }
 
 /// It ended by itself; its container and its storage stay.
-fn memory_is_gone(turn: &Turn) -> Effected {
+fn memory_is_gone(flavor: Flavor, turn: &Turn) -> Effected {
     turn.entry.set_live(None);
-    effected(Compute::Absent)
+    effected(flavor, Compute::Absent)
 }

@@ -11,17 +11,17 @@ mod stop;
 
 use overwinter_driver::{Compute, DriverReference, Effected};
 
+use crate::flavor::Flavor;
 use crate::look::Running;
 
-/// Stamped on every reference of this driver's.
-pub(crate) const DRIVER: &str = "docker";
+/// Stamped on every reference, beside the driver's name.
 const FORMAT: u32 = 1;
 
-fn effected(compute: Compute) -> Effected {
+fn effected(flavor: Flavor, compute: Compute) -> Effected {
     Effected {
         compute,
         reference: DriverReference {
-            driver: DRIVER.to_owned(),
+            driver: flavor.name().to_owned(),
             format: FORMAT,
             ..DriverReference::default()
         },
@@ -32,9 +32,9 @@ fn effected(compute: Compute) -> Effected {
 }
 
 /// To a frozen run: which one, and under which boot of which host.
-fn reference(running: &Running) -> Result<DriverReference, serde_json::Error> {
+fn reference(flavor: Flavor, running: &Running) -> Result<DriverReference, serde_json::Error> {
     Ok(DriverReference {
-        driver: DRIVER.to_owned(),
+        driver: flavor.name().to_owned(),
         format: FORMAT,
         location: running.receipt.boot_id.clone(),
         data: serde_json::to_vec(&retained(running))?,
@@ -50,8 +50,8 @@ fn retained(running: &Running) -> (String, String) {
 }
 
 /// None: not one of this driver's, in this format.
-fn read_reference(reference: &DriverReference) -> Option<(String, String)> {
-    let ours = reference.driver == DRIVER && reference.format == FORMAT;
+fn read_reference(flavor: Flavor, reference: &DriverReference) -> Option<(String, String)> {
+    let ours = reference.driver == flavor.name() && reference.format == FORMAT;
     ours.then(|| serde_json::from_slice(&reference.data).ok())
         .flatten()
 }

@@ -25,7 +25,7 @@ impl Shared {
         let begun = Instant::now();
         self.sync(sandbox).await.map_err(DockerError::unsettled)?;
         let took = begun.elapsed().as_secs_f64() * 1000.0;
-        let mut effected = effected(Compute::Absent);
+        let mut effected = effected(self.config.flavor, Compute::Absent);
         effected.remarks.push(format!("sync={took:.1}ms"));
         Ok(effected)
     }

@@ -11,17 +11,17 @@ use overwinter_driver::attach::{AttachProof, AttachRefused, Io};
 use overwinter_driver::testkit::conformance::{Backend, TestLedger, TestPort};
 use overwinter_driver::{Agent, AttachPort, Driver, Peer, PinnedImage};
 use overwinter_driver_docker::testkit::{Daemon, cannot_run};
-use overwinter_driver_docker::{DockerConfig, DockerDriver, PullPolicy};
+use overwinter_driver_docker::{DockerConfig, DockerDriver, Flavor, PullPolicy};
 use overwinter_lifecycle::ids::SandboxId;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-pub const IMAGE: &str = "winter:test";
+pub const IMAGE: &str = "winter:latest";
 
 /// Whether the tests of a real daemon can run here. Loud where not, so that a run that has tested
 /// nothing does not look like one that has.
-pub fn needs() -> bool {
-    let why = cannot_run();
+pub fn needs(flavor: Flavor) -> bool {
+    let why = cannot_run(flavor);
     if let Some(why) = why {
         skip(why);
     }
@@ -51,10 +51,10 @@ pub fn supervisor() -> Option<PathBuf> {
 }
 
 /// With the image that the tests use.
-pub async fn daemon() -> Arc<tokio::sync::Mutex<Daemon>> {
+pub async fn daemon(flavor: Flavor) -> Arc<tokio::sync::Mutex<Daemon>> {
     let folder = std::env::temp_dir().join(format!("ow-docker-{}", short()));
     fs::create_dir(&folder).unwrap();
-    let daemon = Daemon::start(&folder).await.unwrap();
+    let daemon = Daemon::start(flavor, &folder).await.unwrap();
     daemon.import(IMAGE, &[]).await.unwrap();
     Arc::new(tokio::sync::Mutex::new(daemon))
 }
@@ -109,7 +109,11 @@ pub struct Bed {
 }
 
 impl Bed {
-    pub async fn new(daemon: &Arc<tokio::sync::Mutex<Daemon>>, supervisor: &Path) -> Self {
+    pub async fn new(
+        flavor: Flavor,
+        daemon: &Arc<tokio::sync::Mutex<Daemon>>,
+        supervisor: &Path,
+    ) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("ow-docker-state-")
             .tempdir()
@@ -118,6 +122,7 @@ impl Bed {
             socket: daemon.lock().await.socket(),
             pull: PullPolicy::Never,
             ..DockerConfig::new(
+                flavor,
                 folder.path().join("docker"),
                 supervisor.to_owned(),
                 format!("test-{}", short()),
@@ -159,7 +164,8 @@ impl Backend for Bed {
     }
 
     async fn vanished_image(&self) -> PinnedImage {
-        let name = format!("vanishing:{}", short());
+        // Podman imports under the tag `latest` alone.
+        let name = format!("vanishing-{}:latest", short());
         let daemon = self.daemon.lock().await;
         daemon.import(&name, &[("etc/other", &name)]).await.unwrap();
         let pinned = self.driver().pin(&name).await.unwrap();
