@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use bollard::models::{
-    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType,
-    RestartPolicy, RestartPolicyNameEnum,
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, ImageConfig, Mount,
+    MountType, RestartPolicy, RestartPolicyNameEnum,
 };
 use overwinter_driver::door::{INSIDE, SUPERVISOR_ID};
 use overwinter_driver::{ComputeSpec, EffectContext};
@@ -35,18 +35,31 @@ pub(crate) fn sandbox_of(name: &str) -> Option<SandboxId> {
 pub(crate) fn body(
     ctx: &EffectContext,
     spec: &ComputeSpec,
+    image: &ImageConfig,
     dir: &SandboxDir,
     gateway: &str,
     default_pids: u32,
 ) -> ContainerCreateBody {
-    let supervisor = [
+    let mut supervisor = [
         &format!("{SUPERVISOR_INSIDE}/supervisor"),
         "--run-dir",
         INSIDE,
         // It becomes its own user itself: a daemon gives capabilities to nobody but root.
         "--user",
         &SUPERVISOR_ID.to_string(),
-    ];
+        // The daemon gives PID 1 what the image says, and the supervisor its processes.
+        "--inherit-env",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    for (option, value) in [
+        ("--main-user", &image.user),
+        ("--main-workdir", &image.working_dir),
+    ] {
+        if let Some(value) = value.as_ref().filter(|it| !it.is_empty()) {
+            supervisor.extend([option.to_owned(), value.clone()]);
+        }
+    }
     let labels = [
         (GATEWAY, gateway.to_owned()),
         (SANDBOX, ctx.sandbox().to_string()),
@@ -56,7 +69,7 @@ pub(crate) fn body(
         hostname: Some(spec.name.clone()),
         image: Some(spec.image.digest.clone()),
         // With an entrypoint of ours, nothing of the image's is started by the daemon.
-        entrypoint: Some(supervisor.map(str::to_owned).to_vec()),
+        entrypoint: Some(supervisor),
         cmd: Some(Vec::new()),
         user: Some("0:0".to_owned()),
         working_dir: Some("/".to_owned()),

@@ -24,13 +24,16 @@ pub(crate) async fn pin(
             engine.image(image).await?
         }
     };
-    let digest = found.and_then(|found| found.id);
-    let digest = digest.ok_or_else(|| DockerError::ImageMissing {
+    let missing = || DockerError::ImageMissing {
         image: image.to_owned(),
-    })?;
+    };
+    let found = found.ok_or_else(missing)?;
+    let config = found.config.unwrap_or_default();
+    let entrypoint = config.entrypoint.into_iter().flatten();
     Ok(PinnedImage {
         image: image.to_owned(),
-        digest,
+        digest: found.id.ok_or_else(missing)?,
+        main: entrypoint.chain(config.cmd.into_iter().flatten()).collect(),
     })
 }
 

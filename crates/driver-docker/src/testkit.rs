@@ -190,11 +190,25 @@ impl Daemon {
     /// # Errors
     /// What the daemon says.
     pub async fn import(&self, name: &str, files: &[(&str, &str)]) -> io::Result<()> {
+        self.import_as(name, files, &[]).await
+    }
+
+    /// The same with lines of a Dockerfile that say how it is run, like `ENV A=b`.
+    ///
+    /// # Errors
+    /// What the daemon says.
+    pub async fn import_as(
+        &self,
+        name: &str,
+        files: &[(&str, &str)],
+        changes: &[&str],
+    ) -> io::Result<()> {
         let (repo, tag) = name.split_once(':').unwrap_or((name, "latest"));
         let options = CreateImageOptionsBuilder::default()
             .from_src("-")
             .repo(repo)
             .tag(tag)
+            .changes(changes.iter().map(|&it| it.to_owned()).collect())
             .build();
         let body = bollard::body_full(image(files)?.into());
         let client = self.client().await?;
@@ -419,8 +433,13 @@ fn image(files: &[(&str, &str)]) -> io::Result<Vec<u8>> {
         header.set_size(0);
         header
     };
-    for folder in ["bin", "etc", "tmp", "home"] {
-        let mut header = header(tar::EntryType::Directory, 0o755);
+    for (folder, mode) in [
+        ("bin", 0o755),
+        ("etc", 0o755),
+        ("home", 0o755),
+        ("tmp", 0o1777),
+    ] {
+        let mut header = header(tar::EntryType::Directory, mode);
         tar.append_data(&mut header, folder, io::empty())?;
     }
     let busybox = fs::read(BUSYBOX)?;

@@ -23,7 +23,7 @@ const STOPPED_NOW: Phase = Phase::Suspended(Depth::Stop);
 /// Up to the create itself.
 fn creating() -> Story {
     Story::of(blank(), Verb::Create)
-        .then("pin", Event::Pinned("sha256:1".to_owned()))
+        .then("pin", Event::Pinned("sha256:1".into()))
         .records("record_intent")
 }
 
@@ -55,7 +55,7 @@ fn a_create_pins_its_image_and_starts_its_main_process() {
     // Nothing is resumed: its hook has nothing to do.
     without.config.policy.post_resume_hook = vec!["hook".to_owned()];
     Story::of(without, Verb::Create)
-        .then("pin", Event::Pinned(String::new()))
+        .then("pin", Event::Pinned("".into()))
         .records("record_intent")
         .then("create", effected(LIVE))
         .then("attach", Event::Attached)

@@ -48,8 +48,7 @@ async fn sleeps_and_wakes(flavor: Flavor) -> anyhow::Result<()> {
         let asleep = stage.ow(&["sandbox", "get", "one"]).await?;
         ensure!(asleep.contains(depth), "{asleep}");
         stage.ow(&["sandbox", "resume", "one"]).await?;
-        let script =
-            "cat /workspace/a /root-file; grep -q sleep /proc/$(cat /tmp/pid)/cmdline && echo runs";
+        let script = "cat /workspace/a /root-file; grep -q ^sleep /proc/$(cat /tmp/pid)/cmdline && echo runs";
         let kept = stage
             .gateway
             .say(["sandbox", "exec", "one", "--", "sh", "-c", script])
@@ -128,12 +127,59 @@ async fn a_gateway_that_was_killed_finds_its_containers_again() -> anyhow::Resul
             stage.ow(&["sandbox", "resume", name]).await?;
         }
         let script =
-            "cat /workspace/name; grep -q sleep /proc/$(cat /tmp/pid)/cmdline && echo runs; true";
+            "cat /workspace/name; grep -q ^sleep /proc/$(cat /tmp/pid)/cmdline && echo runs; true";
         let said = stage
             .ow(&["sandbox", "exec", name, "--", "sh", "-c", script])
             .await?;
         let expected = format!("{name}\n{}", if runs { "runs\n" } else { "" });
         ensure!(said == expected, "{name}: {said:?}");
     }
+    stage.strike().await
+}
+
+#[tokio::test]
+async fn what_an_image_runs_by_itself_is_its_main_process() -> anyhow::Result<()> {
+    let Some(stage) = Stage::set(Flavor::Docker).await? else {
+        return Ok(());
+    };
+    let script = "id -u > /tmp/who; pwd >> /tmp/who; echo $GREETING >> /tmp/who; sleep 1; exit 7";
+    let command = format!("CMD {}", serde_json::json!(["-c", script]));
+    let says = [
+        "ENV GREETING=hello",
+        "USER 1000",
+        "WORKDIR /home",
+        "ENTRYPOINT [\"/bin/sh\"]",
+        &command,
+    ];
+    stage.daemon.import_as("own:latest", &[], &says).await?;
+    stage
+        .ow(&[
+            "sandbox",
+            "create",
+            "own",
+            "--driver",
+            "docker",
+            "--image",
+            "own:latest",
+        ])
+        .await?;
+    let mut watch = stage.gateway.client().watch(Some("own".into()), 0).await?;
+    let ended = watch.until(|sandbox| sandbox.raw().main_exit.is_set());
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(30), ended).await??;
+    ensure!(
+        ended.is_some_and(|it| it.raw().main_exit.code == 7),
+        "not its exit"
+    );
+    let wrote = stage.sh("own", "cat /tmp/who; echo $GREETING").await?;
+    ensure!(wrote == "1000\n/home\nhello\nhello\n", "{wrote:?}");
+    // The sandbox is none the worse for it, and a cold start runs it again.
+    stage.sh("own", "rm /tmp/who").await?;
+    stage
+        .ow(&["sandbox", "suspend", "own", "--depth", "stop"])
+        .await?;
+    stage.ow(&["sandbox", "resume", "own"]).await?;
+    stage
+        .sh("own", "while ! grep -q hello /tmp/who; do sleep 0.1; done")
+        .await?;
     stage.strike().await
 }

@@ -144,9 +144,15 @@ impl Shared {
             shared.home.furnish(sandbox, base)
         });
         furnished.await.map_err(DockerError::without_effect)?;
+        let image = self.engine.image(&spec.image.digest).await;
+        let image = image.map_err(DockerError::without_effect)?.ok_or_else(|| {
+            let image = spec.image.image.clone();
+            DockerError::ImageMissing { image }.without_effect()
+        })?;
+        let image = image.config.unwrap_or_default();
         let dir = self.home.sandbox(sandbox);
         let (gateway, pids) = (&self.config.gateway_id, self.config.default_pids);
-        let body = body(ctx, spec, &dir, gateway, pids);
+        let body = body(ctx, spec, &image, &dir, gateway, pids);
         match self.engine.create(&name_of(sandbox), body).await {
             // One that an earlier call has asked for, and that came since the look, is as good.
             Ok(_) => {}
