@@ -1,5 +1,6 @@
 //! The runtime's `config.json` (OCI runtime specification 1.0).
 
+use overwinter_driver::door::INSIDE as ATTACH_INSIDE;
 use overwinter_driver::{ComputeSpec, EffectContext};
 use serde_json::{Value, json};
 
@@ -9,8 +10,6 @@ use crate::runtime::Kind;
 use crate::seccomp;
 use crate::userns::{RANGE, SUPERVISOR_ID};
 
-/// Where the attach folder is inside.
-pub(crate) const ATTACH_INSIDE: &str = "/run/overwinter";
 /// Where the supervisor's folder is inside.
 const SUPERVISOR_INSIDE: &str = "/.overwinter";
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use overwinter_driver::DriverError;
+use overwinter_driver::door::DoorError;
 
 use crate::network::NoNetwork;
 
@@ -110,6 +111,16 @@ impl LocalError {
     #[must_use]
     pub fn unsettled(self) -> DriverError {
         DriverError::Unknown(self.to_string())
+    }
+}
+
+impl From<DoorError> for LocalError {
+    fn from(error: DoorError) -> Self {
+        Self::Io {
+            doing: error.doing,
+            path: error.path,
+            source: error.source,
+        }
     }
 }
 

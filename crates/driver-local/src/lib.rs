@@ -15,7 +15,7 @@
 //! | `host`, `layout` | this host's folders and facilities |
 //! | `cgroup`, `mounts`, `userns`, `process`, `quota` | the kernel's interfaces |
 //! | `bundle`, `seccomp`, `runtime`, `lock` | how the runtime is called |
-//! | `attach`, `live` | the socket and the file that a supervisor attaches by |
+//! | `live` | who is watched, and the socket that its supervisor attaches by |
 //! | `artifact` | memory on disk |
 //! | `network` | what a sandbox reaches, and what keeps it from the rest |
 //! | `image`, `supervisors`, `ranges` | what is kept beside the storage |
@@ -23,7 +23,6 @@
 //! | [`doctor`] | what this host has and what it lacks |
 
 mod artifact;
-mod attach;
 mod bundle;
 mod cgroup;
 mod compute;

@@ -4,13 +4,13 @@ use std::sync::{Mutex, PoisonError};
 
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use overwinter_driver::Changed;
+use overwinter_driver::door::Door;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
-use crate::attach::Door;
 use crate::compute::ComputeRecord;
 use crate::network::Net;
 use crate::process;

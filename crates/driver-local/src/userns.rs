@@ -16,7 +16,8 @@ use crate::error::{At, LocalError};
 /// Ids of one sandbox. Inside they are 0 to 65535; the last is the supervisor's.
 pub(crate) const RANGE: u32 = 65_536;
 /// PID 1's user id inside, which no workload gets.
-pub(crate) const SUPERVISOR_ID: u32 = RANGE - 1;
+pub(crate) use overwinter_driver::door::SUPERVISOR_ID;
+const _: () = assert!(SUPERVISOR_ID == RANGE - 1);
 
 /// A namespace whose maps are `0 base 65536` and `65536 0 1`, for id-mapped mounts.
 pub(crate) fn for_mounts(base: u32) -> Result<File, LocalError> {

@@ -29,7 +29,7 @@ pub trait Driver: Send + Sync + 'static {
     /// What it is and can do, found out now.
     async fn describe(&self) -> Description;
 
-    /// Resolves an image to what it is now. No effect on any sandbox; may fill a cache.
+    /// Resolves an image to what it is now, and to what it runs by itself. No effect on any sandbox; may fill a cache.
     ///
     /// # Errors
     /// `Missing` when it is not there, `Rejected` when it cannot be used.

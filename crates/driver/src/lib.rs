@@ -9,11 +9,14 @@
 //! | [`attach`] | how a supervisor, or a backend's own agent, reaches the gateway |
 //! | [`agent`] | what the gateway asks of whoever is inside |
 //! | [`ledger`] | the receipts, through a port to the gateway's store |
+//! | `door` | the folder and the socket that a supervisor on this host attaches by (feature `door`) |
 //! | `session` | the gateway's side of a supervisor's connection (feature `session`) |
 //! | `testkit` | a simulated backend and the conformance suite (feature `testkit`) |
 
 pub mod agent;
 pub mod attach;
+#[cfg(feature = "door")]
+pub mod door;
 pub mod driver;
 pub mod error;
 pub mod ledger;

@@ -298,6 +298,9 @@ pub struct PinnedImage {
     pub image: String,
     /// By content or by identity, as the driver can; opaque to the core.
     pub digest: String,
+    /// argv of what it runs by itself; empty where it says nothing.
+    #[serde(default)]
+    pub main: Vec<String>,
 }
 
 /// What is so, by looking. Carries the boot id of the host or backend that it was seen on: resident

@@ -66,6 +66,7 @@ impl Backend for Sim {
         PinnedImage {
             image: "gone".to_owned(),
             digest: "sim:gone".to_owned(),
+            main: Vec::new(),
         }
     }
 

@@ -18,6 +18,8 @@ pub struct Config {
     pub limits: Limits,
     pub deadlines: DeadlinesConfig,
     pub local: LocalConfig,
+    pub docker: EngineConfig,
+    pub podman: EngineConfig,
 }
 
 /// How long one step of an operation may take, in milliseconds. For operations accepted from the
@@ -87,6 +89,31 @@ impl Default for LocalConfig {
             network: NetworkConfig::default(),
         }
     }
+}
+
+/// A driver whose sandboxes are containers of a daemon: Docker, or Podman as root.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EngineConfig {
+    /// Default: no. Nobody's daemon is used unasked.
+    pub enabled: bool,
+    /// The daemon's Unix socket. It need not be there when the gateway starts. Default: the usual one.
+    pub socket: Option<PathBuf>,
+    /// The supervisor. Default: that of the local driver.
+    pub supervisor: Option<PathBuf>,
+    pub pull: Pull,
+}
+
+/// When an image is fetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pull {
+    /// At each create.
+    Always,
+    /// Where the daemon does not have it.
+    #[default]
+    Missing,
+    Never,
 }
 
 /// Why a configuration cannot be used.

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use overwinter_driver_local::{Status, doctor};
-use overwinter_gateway::config::Config;
+use overwinter_driver_docker::{Finding, Flavor};
+use overwinter_driver_local::{Check, Status, doctor};
+use overwinter_gateway::config::{Config, EngineConfig};
 use overwinter_gateway::crash::EnvCrashPoints;
 use overwinter_gateway::ports::Ports;
 use overwinter_gateway::run;
@@ -43,6 +44,9 @@ enum Command {
     Doctor {
         #[arg(long)]
         data_dir: Option<PathBuf>,
+        /// What a gateway with this configuration needs
+        #[arg(long)]
+        config: Option<PathBuf>,
         #[arg(short, long, value_enum, default_value = "table")]
         output: Output,
     },
@@ -62,7 +66,11 @@ fn main() -> ExitCode {
             config,
             log,
         } => serve(data_dir, socket, config, log),
-        Command::Doctor { data_dir, output } => look(data_dir, output),
+        Command::Doctor {
+            data_dir,
+            config,
+            output,
+        } => look(data_dir, config, output),
     };
     match done {
         Ok(code) => code,
@@ -87,10 +95,7 @@ fn serve(
     log: LogFormat,
 ) -> Result<ExitCode, Failed> {
     start_logging(log);
-    let mut config = config
-        .map(|path| Config::read(&path))
-        .transpose()?
-        .unwrap_or_default();
+    let mut config = read(config)?;
     config.data_dir = data_dir.or(config.data_dir);
     config.socket = socket.or(config.socket);
     let crash = EnvCrashPoints::from_env()?;
@@ -106,15 +111,25 @@ fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
-fn look(data_dir: Option<PathBuf>, output: Output) -> Result<ExitCode, Failed> {
-    let config = Config {
-        data_dir,
-        ..Config::default()
-    };
-    let checks = doctor(
-        &config.data_dir().join("local"),
-        config.local.runtime.as_ref(),
-    );
+fn read(config: Option<PathBuf>) -> Result<Config, Failed> {
+    let config = config.map(|path| Config::read(&path)).transpose()?;
+    Ok(config.unwrap_or_default())
+}
+
+fn look(
+    data_dir: Option<PathBuf>,
+    config: Option<PathBuf>,
+    output: Output,
+) -> Result<ExitCode, Failed> {
+    let mut config = read(config)?;
+    config.data_dir = data_dir.or(config.data_dir);
+    let mut checks = Vec::new();
+    if config.local.enabled {
+        let state = config.data_dir().join("local");
+        checks.extend(doctor(&state, config.local.runtime.as_ref()));
+    }
+    checks.extend(engine(Flavor::Docker, "Docker", &config.docker)?);
+    checks.extend(engine(Flavor::Podman, "Podman", &config.podman)?);
     let missing = checks.iter().any(|check| check.status == Status::Missing);
     let word = |status| match status {
         Status::Ok => "ok",
@@ -160,4 +175,38 @@ fn look(data_dir: Option<PathBuf>, output: Output) -> Result<ExitCode, Failed> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Asked for, it must be there; else it is named where it happens to be.
+fn engine(
+    flavor: Flavor,
+    name: &'static str,
+    config: &EngineConfig,
+) -> Result<Option<Check>, Failed> {
+    let socket = config.socket.as_deref().unwrap_or(flavor.socket());
+    if !config.enabled && !socket.exists() {
+        return Ok(None);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let finding = runtime.block_on(overwinter_driver_docker::doctor(flavor, socket));
+    let (status, detail, fix) = match (finding, config.enabled) {
+        (Finding::Usable(detail), true) => (Status::Ok, detail, String::new()),
+        (Finding::Usable(detail), false) => (
+            Status::Ok,
+            format!("{detail}; not used: {}.enabled is not set", flavor.name()),
+            String::new(),
+        ),
+        (Finding::Unusable { why, fix }, true) => (Status::Missing, why, fix),
+        (Finding::Unusable { why, .. }, false) => {
+            (Status::Ok, format!("not used; {why}"), String::new())
+        }
+    };
+    Ok(Some(Check {
+        name,
+        status,
+        detail,
+        fix,
+    }))
 }

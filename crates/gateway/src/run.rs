@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use overwinter_driver::ledger::{Ledger, LedgerUnavailable, Receipt};
+use overwinter_driver_docker as docker;
 use overwinter_driver_local as local;
 use overwinter_lifecycle::ids::SandboxId;
 use overwinter_lifecycle::operation::Deadlines;
@@ -14,7 +15,7 @@ use overwinter_store::{Location, Store, StoreError, StoreOptions, WriterKind};
 use tokio::net::UnixListener;
 
 use crate::api::Api;
-use crate::config::Config;
+use crate::config::{Config, EngineConfig, Pull};
 use crate::crash;
 use crate::ports::Ports;
 use crate::reconciler::{Drivers, Reconciler};
@@ -34,12 +35,17 @@ pub enum StartError {
     Server(#[from] ServerError),
     #[error("the driver \"local\" cannot be used: {0}")]
     Local(#[from] local::OpenError),
+    #[error("the driver {driver:?} cannot be used: {source}")]
+    Engine {
+        driver: &'static str,
+        source: docker::OpenError,
+    },
     #[error("no driver is enabled")]
     NoDriver,
     #[error("records name the driver {0:?}, which is not configured")]
     DriverGone(String),
     #[error(
-        "the supervisor is not beside the gateway; set `local.supervisor` in the configuration"
+        "the supervisor is not beside the gateway; set `local.supervisor` in the configuration, or that of the driver"
     )]
     NoSupervisor,
     #[error("signals cannot be awaited: {0}")]
@@ -190,6 +196,23 @@ pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
         drivers.add(driver.clone()).await;
         local = Some(driver);
     }
+    for (flavor, engine) in [
+        (docker::Flavor::Docker, &config.docker),
+        (docker::Flavor::Podman, &config.podman),
+    ] {
+        if engine.enabled {
+            let supervisor = supervisor(&[&engine.supervisor, &config.local.supervisor])?;
+            let settings = docker::DockerConfig::new(
+                flavor,
+                data_dir.join(flavor.name()),
+                supervisor,
+                meta.gateway.to_string(),
+            );
+            drivers
+                .add(open_engine(engine, settings, &hub, &store)?)
+                .await;
+        }
+    }
     let gateway = Gateway::assemble(store, hub, drivers, ports)
         .await?
         .with_deadlines(config.deadlines.into());
@@ -216,10 +239,7 @@ fn open_local(
     hub: &Hub,
     store: &Store,
 ) -> Result<Arc<local::LocalDriver>, StartError> {
-    let supervisor = match &config.local.supervisor {
-        Some(path) => path.clone(),
-        None => beside("overwinter-supervisor").ok_or(StartError::NoSupervisor)?,
-    };
+    let supervisor = supervisor(&[&config.local.supervisor])?;
     let mut settings =
         local::LocalConfig::new(data_dir.join("local"), supervisor, gateway.to_owned());
     settings.runtime = config.local.runtime.clone().into();
@@ -238,6 +258,35 @@ fn open_local(
         Arc::new(hub.clone()),
         ledger,
     )?)
+}
+
+fn open_engine(
+    config: &EngineConfig,
+    usual: docker::DockerConfig,
+    hub: &Hub,
+    store: &Store,
+) -> Result<Arc<docker::DockerDriver>, StartError> {
+    let settings = docker::DockerConfig {
+        socket: config.socket.clone().unwrap_or(usual.socket),
+        pull: match config.pull {
+            Pull::Always => docker::PullPolicy::Always,
+            Pull::Missing => docker::PullPolicy::Missing,
+            Pull::Never => docker::PullPolicy::Never,
+        },
+        ..usual
+    };
+    let driver = settings.flavor.name();
+    let ledger = Arc::new(StoreLedger(store.clone()));
+    let port = Arc::new(hub.clone());
+    docker::DockerDriver::open(settings, port, ledger)
+        .map_err(|source| StartError::Engine { driver, source })
+}
+
+/// The first that is set, else the one that was installed with the gateway.
+fn supervisor(set: &[&Option<PathBuf>]) -> Result<PathBuf, StartError> {
+    let set = set.iter().find_map(|path| path.as_ref()).cloned();
+    set.or_else(|| beside("overwinter-supervisor"))
+        .ok_or(StartError::NoSupervisor)
 }
 
 /// A program that was installed with this one.

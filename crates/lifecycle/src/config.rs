@@ -15,7 +15,8 @@ pub struct Spec {
     /// What it was pinned to, once the create has looked.
     pub image_digest: Option<String>,
     pub resources: Resources,
-    /// The main process: argv; empty for none.
+    /// The main process: argv; empty for none. Once the create has looked, what the image runs by
+    /// itself where nothing was named.
     pub main: Vec<String>,
     /// "none" today.
     pub network: String,

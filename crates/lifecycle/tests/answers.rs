@@ -25,7 +25,7 @@ fn events() -> Vec<Event> {
         Event::DoneWith("said".to_owned()),
         refused(),
         Event::Unreachable,
-        Event::Pinned("sha256:1".to_owned()),
+        Event::Pinned("sha256:1".into()),
         Event::Effected(Effected {
             compute: LIVE,
             reference: DriverReference::default(),

@@ -107,7 +107,7 @@ fn what_has_happened_counts_however_late_it_is_seen() {
         .then("start_main", Event::Done)
         .ends(Phase::Ready);
     Story::of(blank(), Verb::Create)
-        .then("pin", Event::Pinned("sha256:1".to_owned()))
+        .then("pin", Event::Pinned("sha256:1".into()))
         .records("record_intent")
         .late()
         .then("create", unknown())

@@ -10,7 +10,7 @@ use overwinter_lifecycle::record::{
     Compute, DebtKind, Desired, DriverReference, RetainedStatus, Sandbox,
 };
 use overwinter_lifecycle::recording::Recording;
-use overwinter_lifecycle::steps::{Action, Effected, Event, Look};
+use overwinter_lifecycle::steps::{Action, Effected, Event, Look, Pinned};
 use overwinter_lifecycle::{Depth, Fault, Phase, Reason};
 use support::{
     DELETE, Ended, FROZEN, HELD, LIVE, NEXT, RESUME, RESUME_OR_START, SEEN_ABSENT, SEEN_FROZEN,
@@ -23,7 +23,7 @@ const STOPPED_NOW: Phase = Phase::Suspended(Depth::Stop);
 /// Up to the create itself.
 fn creating() -> Story {
     Story::of(blank(), Verb::Create)
-        .then("pin", Event::Pinned("sha256:1".to_owned()))
+        .then("pin", Event::Pinned("sha256:1".into()))
         .records("record_intent")
 }
 
@@ -55,11 +55,33 @@ fn a_create_pins_its_image_and_starts_its_main_process() {
     // Nothing is resumed: its hook has nothing to do.
     without.config.policy.post_resume_hook = vec!["hook".to_owned()];
     Story::of(without, Verb::Create)
-        .then("pin", Event::Pinned(String::new()))
+        .then("pin", Event::Pinned("".into()))
         .records("record_intent")
         .then("create", effected(LIVE))
         .then("attach", Event::Attached)
         .ends(Phase::Ready);
+}
+
+#[test]
+fn what_an_image_runs_by_itself_is_the_main_process_of_who_names_none() {
+    let image = || Pinned {
+        digest: "sha256:1".to_owned(),
+        main: vec!["its own".to_owned()],
+    };
+    let main = |sandbox| {
+        let ended = Story::of(sandbox, Verb::Create)
+            .then("pin", Event::Pinned(image()))
+            .records("record_intent")
+            .then("create", effected(LIVE))
+            .then("attach", Event::Attached)
+            .then("start_main", Event::Done)
+            .ends(Phase::Ready);
+        ended.sandbox.spec.main
+    };
+    let mut without = blank();
+    without.spec.main.clear();
+    assert_eq!(main(without), ["its own"]);
+    assert_eq!(main(blank()), blank().spec.main);
 }
 
 /// What the driver has to tell of the effect that made it run, and whatever comes after that.

@@ -1,6 +1,7 @@
 //! The command line: a few flags, parsed by hand because nothing of a parser's size belongs inside
 //! every sandbox.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -18,6 +19,18 @@ pub struct Config {
     pub user: Option<u32>,
     /// Whether the kernel here may keep the end of a connection to itself: it is then looked for.
     pub poll_connection: bool,
+    pub image: ImageDefaults,
+}
+
+/// What the image says of the programs in it, where a daemon that reads images tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageDefaults {
+    /// For every process, below what it is started with.
+    pub env: BTreeMap<String, String>,
+    /// Whom the main process acts as, where nobody was named; empty: as any other.
+    pub main_user: String,
+    /// Where the main process works, where no folder was named; empty: where any other does.
+    pub main_workdir: String,
 }
 
 /// A command line that is not understood.
@@ -32,7 +45,9 @@ pub enum UsageError {
 }
 
 impl Config {
-    /// Parses `--run-dir DIR`, `--workspace DIR`, `--user ID`, `--poll-connection` and `--no-pid1`.
+    /// Parses `--run-dir DIR`, `--workspace DIR`, `--user ID`, `--poll-connection`, `--no-pid1`,
+    /// and what the image says: `--inherit-env` (as this process has it), `--main-user USER`,
+    /// `--main-workdir DIR`.
     /// `OVERWINTER_RUN_DIR` and `OVERWINTER_WORKSPACE` are the defaults of the first two, where set.
     pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, UsageError> {
         let folder = |variable: &str, default: &str| {
@@ -44,6 +59,7 @@ impl Config {
             pid1: std::process::id() == 1,
             user: None,
             poll_connection: false,
+            image: ImageDefaults::default(),
         };
         let mut arguments = arguments.into_iter();
         while let Some(argument) = arguments.next() {
@@ -63,6 +79,13 @@ impl Config {
                     })?);
                 }
                 Some("--poll-connection") => config.poll_connection = true,
+                Some("--inherit-env") => config.image.env = inherited(std::env::vars_os()),
+                Some("--main-user") => {
+                    config.image.main_user = value()?.to_string_lossy().into_owned();
+                }
+                Some("--main-workdir") => {
+                    config.image.main_workdir = value()?.to_string_lossy().into_owned();
+                }
                 Some("--no-pid1") => config.pid1 = false,
                 Some(_) | None => {
                     return Err(UsageError::Unknown {
@@ -73,4 +96,12 @@ impl Config {
         }
         Ok(config)
     }
+}
+
+/// But what is this process's own, and the home folder of its user. What is no text is left out.
+fn inherited(variables: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
+    variables
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| name != "HOME" && !name.starts_with("OVERWINTER_"))
+        .collect()
 }

@@ -24,7 +24,7 @@ mod users;
 use std::io;
 use std::time::Duration;
 
-pub use config::{Config, UsageError};
+pub use config::{Config, ImageDefaults, UsageError};
 
 /// File workers at most; each is started on demand.
 const MAX_WORKERS: usize = 16;

@@ -10,7 +10,7 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("overwinter-supervisor: {error}");
             eprintln!(
-                "usage: overwinter-supervisor [--run-dir DIR] [--workspace DIR] [--user ID] [--no-pid1]"
+                "usage: overwinter-supervisor [--run-dir DIR] [--workspace DIR] [--user ID] [--no-pid1] [--inherit-env] [--main-user USER] [--main-workdir DIR]"
             );
             return ExitCode::from(2);
         }

@@ -243,7 +243,7 @@ fn perform(
                 Event::Done
             }
         }
-        (Action::Pin, Luck::Good) => Event::Pinned(String::new()),
+        (Action::Pin, Luck::Good) => Event::Pinned("".into()),
         (Action::Prepare(_) | Action::Pin, Luck::Refused) => Event::Refused(injected()),
 
         (Action::Quiesce, Luck::SeesStop) => match op.stopping {

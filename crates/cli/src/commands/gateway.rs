@@ -54,6 +54,9 @@ pub(crate) struct Doctor {
     /// Where the gateway keeps its records and storage, if not in the usual place
     #[arg(long)]
     data_dir: Option<PathBuf>,
+    /// Its configuration: what that asks for is looked for
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -108,6 +111,9 @@ pub(crate) fn doctor(doctor: &Doctor) -> Result<u8, Failure> {
         .to_vec();
     if let Some(data_dir) = &doctor.data_dir {
         arguments.extend(["--data-dir".into(), data_dir.into()]);
+    }
+    if let Some(config) = &doctor.config {
+        arguments.extend(["--config".into(), config.into()]);
     }
     Err(become_gateway(&arguments))
 }

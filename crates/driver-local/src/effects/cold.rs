@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use overwinter_driver::door::{self, Door};
 use overwinter_driver::{
     Changed, Compute, ComputeSpec, Credentials, DriverError, EffectContext, Effected,
 };
@@ -20,7 +21,6 @@ use overwinter_lifecycle::ids::SandboxId;
 use super::storage::{make_layer, make_storage};
 use super::{effected, owed};
 use crate::artifact::Generation;
-use crate::attach::{self, Door};
 use crate::bundle::Bundle;
 use crate::compute::{ComputeRecord, Look, Running};
 use crate::driver::{Shared, Turn, blocking};
@@ -308,7 +308,8 @@ impl Shared {
             Storage::Keep => {}
         }
         folder(&dir.volatile, 0o700)?;
-        attach::make_folder(&dir.attach(), base)?;
+        folder(&dir.attach(), 0o711)?;
+        door::give(&dir.attach(), base)?;
         folder(&dir.bundle(), 0o700)?;
         let state = host.layout.runtime_root(record.runtime, &record.native);
         match record.runtime {
@@ -318,7 +319,7 @@ impl Shared {
         let path = dir.spec();
         fs::write(&path, serde_json::to_vec(spec).at("writing", &path)?).at("writing", &path)?;
         record.write(&dir)?;
-        attach::write(&dir.attach(), base, credentials)?;
+        door::write(&dir.attach(), base, credentials)?;
         let user = record.runtime.peer(base);
         let door = Door::open(&dir.attach(), sandbox, base, user, Arc::clone(&self.port))?;
         let network = Network::parse(&spec.network).unwrap_or(Network::None);
@@ -372,11 +373,8 @@ impl Shared {
     ) -> Result<(), LocalError> {
         self.open_door(&turn.entry, sandbox, running)?;
         let base = self.host.ranges.take(sandbox)?;
-        attach::write(
-            &self.host.layout.sandbox(sandbox).attach(),
-            base,
-            credentials,
-        )
+        let folder = self.host.layout.sandbox(sandbox).attach();
+        Ok(door::write(&folder, base, credentials)?)
     }
 
     pub(crate) fn open_door(

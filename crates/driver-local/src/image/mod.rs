@@ -73,6 +73,7 @@ pub(crate) fn pin(layout: &Layout, image: &str) -> Result<PinnedImage, LocalErro
     Ok(PinnedImage {
         image: image.to_owned(),
         digest,
+        main: Vec::new(),
     })
 }
 
@@ -97,6 +98,7 @@ pub(crate) fn current(layout: &Layout, pinned: &PinnedImage) -> Result<Current, 
         image: PinnedImage {
             image: pinned.image.clone(),
             digest: now.digest(),
+            main: Vec::new(),
         },
         root: host::made(layout, &now)?,
         remark,

@@ -77,6 +77,7 @@ impl Bed {
             image: PinnedImage {
                 image: "any".into(),
                 digest: String::new(),
+                main: Vec::new(),
             },
             resources: Resources::default(),
             network: "none".into(),

@@ -12,7 +12,7 @@ use overwinter_driver::{
 use overwinter_lifecycle::ids::{Incarnation, SandboxId};
 use overwinter_lifecycle::operation::{EffectKind, Operation, Verb};
 use overwinter_lifecycle::record::Sandbox;
-use overwinter_lifecycle::steps::{Action, Event, Observed};
+use overwinter_lifecycle::steps::{Action, Event, Observed, Pinned};
 use overwinter_lifecycle::{Fault, Reason};
 use uuid::Uuid;
 
@@ -66,7 +66,10 @@ impl Reconciler {
                     .in_time(op, driver.pin(&owned.sandbox.spec.image))
                     .await
                 {
-                    Ok(pinned) => Event::Pinned(pinned.digest),
+                    Ok(pinned) => Event::Pinned(Pinned {
+                        digest: pinned.digest,
+                        main: pinned.main,
+                    }),
                     Err(error) => Event::Refused(Fault {
                         reason: Reason::ImageUnusable,
                         ..fault(error)
@@ -450,6 +453,7 @@ pub(super) fn compute_spec(sandbox: &Sandbox) -> ComputeSpec {
         image: PinnedImage {
             image: sandbox.spec.image.clone(),
             digest: sandbox.spec.image_digest.clone().unwrap_or_default(),
+            main: Vec::new(),
         },
         resources: sandbox.spec.resources,
         network: sandbox.spec.network.clone(),

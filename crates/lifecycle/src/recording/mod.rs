@@ -14,6 +14,7 @@ use crate::ids::{EffectKey, Fence, Millis, OperationId};
 use crate::mutant::unless;
 use crate::operation::{Achieved, EffectKind, Intent, Operation, Outcome, Step, Stopping, Verb};
 use crate::record::{Compute, Debt, DriverReference, Reclaimed, RetainedStatus, Sandbox};
+use crate::steps::Pinned;
 use crate::{Depth, Fault, Reason};
 
 /// One durable step.
@@ -23,7 +24,7 @@ pub enum Recording {
     Intent {
         effect: EffectKind,
         /// What the image was pinned to (create).
-        pinned: Option<String>,
+        pinned: Option<Pinned>,
         /// Whether the supervisor was asked to quiesce (suspend).
         quiesced: bool,
     },
@@ -233,8 +234,11 @@ pub fn record(
                 sandbox.secret = None;
             }
             op.quiesced |= quiesced;
-            if pinned.is_some() {
-                sandbox.spec.image_digest = pinned;
+            if let Some(pinned) = pinned {
+                sandbox.spec.image_digest = Some(pinned.digest);
+                if sandbox.spec.main.is_empty() {
+                    sandbox.spec.main = pinned.main;
+                }
             }
             Some(intend(&mut op, effect, "settled", &mut rows))
         }

@@ -98,6 +98,23 @@ pub enum Deadline {
     Up,
 }
 
+/// What an image was resolved to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Pinned {
+    pub digest: String,
+    /// What it runs by itself: the main process of a sandbox that names none.
+    pub main: Vec<String>,
+}
+
+impl From<&str> for Pinned {
+    fn from(digest: &str) -> Self {
+        Self {
+            digest: digest.to_owned(),
+            main: Vec::new(),
+        }
+    }
+}
+
 /// What came of an action.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Event {
@@ -109,7 +126,7 @@ pub enum Event {
     Refused(Fault),
     /// The supervisor could not be reached within its deadline.
     Unreachable,
-    Pinned(String),
+    Pinned(Pinned),
     /// The driver says what is so now.
     Effected(Effected),
     /// It may or may not have happened.

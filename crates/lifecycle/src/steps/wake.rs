@@ -88,10 +88,10 @@ fn look_once(op: &Operation) -> Action {
 
 fn after_pin(event: Event) -> Action {
     let fault = match event {
-        Event::Pinned(digest) => {
+        Event::Pinned(pinned) => {
             return Action::Record(Recording::Intent {
                 effect: EffectKind::Create,
-                pinned: Some(digest),
+                pinned: Some(pinned),
                 quiesced: false,
             });
         }

@@ -27,7 +27,7 @@ fn created_unknown() -> (Sandbox, Operation) {
     let (others, limits) = (Usage::default(), Limits::default());
     begin(&mut sandbox, create, others, &limits, Millis(0));
     let op = sandbox.running.clone().unwrap();
-    let pinned = Event::Pinned("sha256:0".to_owned());
+    let pinned = Event::Pinned("sha256:0".into());
     let first = steps::first(&sandbox, &op);
     let Action::Record(intent) = steps::next(&sandbox, &op, first, pinned, Deadline::Ahead) else {
         panic!("no intent")

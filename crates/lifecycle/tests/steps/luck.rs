@@ -77,7 +77,7 @@ impl Backend {
             Action::Pin => match self.dice.roll() {
                 235.. => Event::Refused(injected()),
                 225.. => Event::Unreachable,
-                _ => Event::Pinned("sha256:0".to_owned()),
+                _ => Event::Pinned("sha256:0".into()),
             },
             Action::Attach { held, .. } => self.attach(sandbox, *held),
             Action::Hook { .. } => match self.dice.roll() {

@@ -38,7 +38,7 @@ impl Answers {
             (Action::Attach { .. }, 9..) => Event::ComputeGone,
             (Action::Attach { .. }, _) => Event::Attached,
             (Action::Pin, 8..) => Event::Refused(fault()),
-            (Action::Pin, _) => Event::Pinned("sha256:0".to_owned()),
+            (Action::Pin, _) => Event::Pinned("sha256:0".into()),
             (
                 Action::Prepare(_)
                 | Action::Quiesce

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, broadcast};
 
 use super::stdin::Stdin;
 use super::{Description, Process, Startup};
+use crate::config::ImageDefaults;
 use crate::credentials::Own;
 use crate::error::Refusal;
 use crate::replay::{Budget, TOTAL_REPLAY_BYTES};
@@ -35,6 +36,7 @@ pub(crate) enum Event {
 pub(crate) struct Table {
     own: Own,
     workspace: String,
+    image: ImageDefaults,
     budget: Arc<Budget>,
     inner: Mutex<Inner>,
     events: broadcast::Sender<Event>,
@@ -52,10 +54,11 @@ struct Inner {
 
 impl Table {
     /// An empty table; `workspace` is the default working folder.
-    pub(crate) fn new(own: Own, workspace: String) -> Arc<Self> {
+    pub(crate) fn new(own: Own, workspace: String, image: ImageDefaults) -> Arc<Self> {
         Arc::new(Self {
             own,
             workspace,
+            image,
             budget: Budget::new(TOTAL_REPLAY_BYTES),
             inner: Mutex::default(),
             events: broadcast::Sender::new(EVENT_BACKLOG),
@@ -97,8 +100,24 @@ impl Table {
         self.launch(start, false)
     }
 
+    /// With what the image says where the client says nothing.
+    fn complete(&self, spec: &mut ProcessSpec) {
+        for (name, value) in &self.image.env {
+            spec.env
+                .entry(name.clone())
+                .or_insert_with(|| value.clone());
+        }
+        if spec.main && spec.user.is_empty() {
+            spec.user.clone_from(&self.image.main_user);
+        }
+        if spec.main && spec.workdir.is_empty() {
+            spec.workdir.clone_from(&self.image.main_workdir);
+        }
+    }
+
     fn launch(self: &Arc<Self>, start: &ExecStart, listed: bool) -> Result<Arc<Process>, Refusal> {
-        let spec = start.process.as_option().cloned().unwrap_or_default();
+        let mut spec = start.process.as_option().cloned().unwrap_or_default();
+        self.complete(&mut spec);
         let mut description = Description {
             id: start.process_id.clone(),
             hash: hash(start),

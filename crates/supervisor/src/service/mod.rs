@@ -37,7 +37,7 @@ impl Sandbox {
     pub(crate) fn new(config: Config, own: Own) -> Arc<Self> {
         let workspace = config.workspace.to_string_lossy().into_owned();
         Arc::new(Self {
-            table: Table::new(own.clone(), workspace),
+            table: Table::new(own.clone(), workspace, config.image.clone()),
             own: Arc::new(own),
             gate: Gate::new(),
             config,

@@ -201,6 +201,7 @@ impl Driver for SimDriver {
         Ok(PinnedImage {
             image: image.to_owned(),
             digest: format!("sim:{image}"),
+            main: Vec::new(),
         })
     }
 

@@ -2,25 +2,28 @@
 //! that it finds there.
 //!
 //! Both belong to PID 1's user inside, which no workload gets; whoever connects is asked who it is.
+//! For drivers whose compute is on this host: `base` is the host's number for its user 0.
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener as StdListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use overwinter_driver::Credentials;
-use overwinter_driver::attach::{AttachFile, AttachPort, Peer, Refusals};
 use overwinter_lifecycle::ids::SandboxId;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, chmodat, chownat, openat, renameat};
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
-use crate::bundle::ATTACH_INSIDE;
-use crate::error::{At, LocalError, ignore_missing};
-use crate::userns::SUPERVISOR_ID;
+use crate::attach::{AttachFile, AttachPort, Credentials, Peer, Refusals};
+
+/// Where the folder is mounted inside, read-only.
+pub const INSIDE: &str = "/run/overwinter";
+/// PID 1's user and group inside: no workload gets it.
+pub const SUPERVISOR_ID: u32 = 65_535;
 
 const FILE: &str = "attach";
 /// The incarnation alone, for every program: one that kept its memory sees that it slept.
@@ -30,9 +33,36 @@ const SOCKET: &str = "gateway.sock";
 const FILE_ASIDE: &str = ".attach.new";
 const SOCKET_ASIDE: &str = ".sock.new";
 
+/// What could not be done with the folder.
+#[derive(Debug, thiserror::Error)]
+#[error("{doing} {}: {source}", path.display())]
+pub struct DoorError {
+    pub doing: &'static str,
+    pub path: PathBuf,
+    pub source: io::Error,
+}
+
+/// Names what was done and where, beside an I/O error.
+trait At<T> {
+    fn at(self, doing: &'static str, path: &Path) -> Result<T, DoorError>;
+}
+
+impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
+    fn at(self, doing: &'static str, path: &Path) -> Result<T, DoorError> {
+        self.map_err(|source| DoorError {
+            doing,
+            path: path.to_owned(),
+            source: source.into(),
+        })
+    }
+}
+
 /// Puts new credentials where PID 1 finds them. With the incarnation that was there already it is a
 /// _reattach_: the supervisor sees that something has changed.
-pub(crate) fn write(folder: &Path, base: u32, credentials: &Credentials) -> Result<(), LocalError> {
+///
+/// # Errors
+/// [`DoorError`]; what was there before is untouched.
+pub fn write(folder: &Path, base: u32, credentials: &Credentials) -> Result<(), DoorError> {
     let before = fs::read(folder.join(FILE))
         .ok()
         .and_then(|bytes| serde_json::from_slice::<AttachFile>(&bytes).ok());
@@ -42,7 +72,7 @@ pub(crate) fn write(folder: &Path, base: u32, credentials: &Credentials) -> Resu
     };
     let file = AttachFile {
         version: AttachFile::VERSION,
-        endpoint: format!("unix:{ATTACH_INSIDE}/{SOCKET}"),
+        endpoint: format!("unix:{INSIDE}/{SOCKET}"),
         sandbox_id: credentials.sandbox,
         incarnation: credentials.incarnation,
         reattach,
@@ -72,7 +102,7 @@ pub(crate) fn write(folder: &Path, base: u32, credentials: &Credentials) -> Resu
     written.at("writing the attach file in", folder)
 }
 
-fn open(folder: &Path) -> Result<OwnedFd, LocalError> {
+fn open(folder: &Path) -> Result<OwnedFd, DoorError> {
     openat(
         CWD,
         folder,
@@ -96,34 +126,44 @@ fn hand_over(folder: &OwnedFd, name: &str, base: u32, mode: u32) -> io::Result<(
     Ok(())
 }
 
-/// The folder itself. What is in it but the incarnation is for PID 1 alone, and nobody else can list
-/// it. Its owner is a number of this host's: not every kernel of a
-/// supported host can map the ids of a folder in memory.
-pub(crate) fn make_folder(folder: &Path, base: u32) -> Result<(), LocalError> {
-    crate::host::folder(folder, 0o711)?;
+/// Makes the folder the supervisor's. What is in it but the incarnation is for PID 1 alone, and nobody
+/// else can list it. Its owner is a number of this host's: not every kernel of a supported host can map
+/// the ids of a folder in memory.
+///
+/// # Errors
+/// When it is not there, or cannot be given away.
+pub fn give(folder: &Path, base: u32) -> Result<(), DoorError> {
+    let open = fs::Permissions::from_mode(0o711);
+    fs::set_permissions(folder, open).at("setting the mode of", folder)?;
     let id = Some(base + SUPERVISOR_ID);
-    std::os::unix::fs::chown(folder, id, id).at("giving away", folder)
+    chown(folder, id, id).at("giving away", folder)
 }
 
 /// A bound socket with the task that accepts. Closed, and gone from the folder, when dropped.
-pub(crate) struct Door {
-    folder: std::path::PathBuf,
+#[derive(Debug)]
+pub struct Door {
+    folder: PathBuf,
     accepting: JoinHandle<()>,
 }
 
 impl Door {
     /// Binds aside and renames, so that whoever finds the socket may connect. One of an earlier
-    /// gateway is replaced. `user`: as whom this host sees PID 1 dial.
-    pub(crate) fn open(
+    /// gateway is replaced. `user`: as whom this host sees PID 1 dial. Within a runtime.
+    ///
+    /// # Errors
+    /// [`DoorError`]; then nothing is bound.
+    pub fn open(
         folder: &Path,
         sandbox: SandboxId,
         base: u32,
         user: u32,
         port: Arc<dyn AttachPort>,
-    ) -> Result<Self, LocalError> {
+    ) -> Result<Self, DoorError> {
         let folder_fd = open(folder)?;
-        ignore_missing(fs::remove_file(folder.join(SOCKET_ASIDE)))
-            .at("removing the socket in", folder)?;
+        match fs::remove_file(folder.join(SOCKET_ASIDE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other.at("removing the socket in", folder)?,
+        }
         // A socket's address holds 107 bytes, which the path of a folder may exceed.
         let address = format!("/proc/self/fd/{}/{SOCKET_ASIDE}", folder_fd.as_raw_fd());
         let listener = StdListener::bind(address)

@@ -1,0 +1,437 @@
+//! The driver: who may do what when. The effects themselves are in [`crate::effects`].
+
+use std::collections::HashMap;
+use std::fs;
+use std::future::Future;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use overwinter_driver::attach::AttachPort;
+use overwinter_driver::door::Door;
+use overwinter_driver::{
+    Changed, ComputeSpec, Credentials, Debt, Depth, Description, Driver, DriverError,
+    DriverReference, EffectContext, Effected, Found, Ledger, Observation, PinnedImage,
+};
+use overwinter_lifecycle::ids::{EffectKey, Incarnation, SandboxId};
+use overwinter_lifecycle::steps::Observed;
+use rustix::process::geteuid;
+use tokio::sync::OwnedMutexGuard;
+use tokio::task::JoinHandle;
+
+use crate::config::DockerConfig;
+use crate::engine::Engine;
+use crate::error::{At, DockerError, OpenError};
+use crate::home::Home;
+use crate::look::Look;
+use crate::watch::{Watchers, follow};
+use crate::{describe, image, list};
+
+/// Sandboxes as containers of a Docker daemon.
+pub struct DockerDriver {
+    shared: Arc<Shared>,
+    following: JoinHandle<()>,
+}
+
+impl Drop for DockerDriver {
+    fn drop(&mut self) {
+        self.following.abort();
+    }
+}
+
+/// What effects that outlive their caller hold on to.
+pub(crate) struct Shared {
+    pub(crate) config: DockerConfig,
+    pub(crate) engine: Engine,
+    pub(crate) home: Home,
+    pub(crate) boot_id: String,
+    pub(crate) port: Arc<dyn AttachPort>,
+    pub(crate) watchers: Watchers,
+    ledger: Arc<dyn Ledger>,
+    entries: Mutex<HashMap<SandboxId, Arc<Entry>>>,
+}
+
+/// What is known of one sandbox in this process's time.
+#[derive(Default)]
+pub(crate) struct Entry {
+    /// Over each effect; holds the newest key that was carried out.
+    effects: Arc<tokio::sync::Mutex<Option<EffectKey>>>,
+    /// Whether an effect is under way.
+    busy: AtomicBool,
+    live: Mutex<Option<Live>>,
+}
+
+/// A run that is there, as far as this process knows.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) run: Run,
+    /// Closed while it is frozen.
+    pub(crate) door: Option<Door>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) held: Incarnation,
+    pub(crate) paused: bool,
+}
+
+impl Entry {
+    pub(crate) fn set_live(&self, live: Option<Live>) {
+        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
+    }
+
+    pub(crate) fn has_door(&self) -> bool {
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.as_ref().is_some_and(|live| live.door.is_some())
+    }
+
+    /// The run is another now; its door stays as it is.
+    pub(crate) fn set_run(&self, run: Run) {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *live {
+            Some(live) => live.run = run,
+            None => *live = Some(Live { run, door: None }),
+        }
+    }
+}
+
+/// Alone with a sandbox.
+pub(crate) struct Alone {
+    entry: Arc<Entry>,
+    newest: OwnedMutexGuard<Option<EffectKey>>,
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.entry.busy.store(false, Ordering::Release);
+    }
+}
+
+/// The right to carry out one effect.
+pub(crate) struct Turn {
+    pub(crate) entry: Arc<Entry>,
+    _alone: Alone,
+}
+
+impl DockerDriver {
+    /// Opens the driver. The daemon need not be there: it is waited for in the background. Within a
+    /// tokio runtime.
+    ///
+    /// # Errors
+    /// [`OpenError`], with what to do.
+    pub fn open(
+        config: DockerConfig,
+        port: Arc<dyn AttachPort>,
+        ledger: Arc<dyn Ledger>,
+    ) -> Result<Arc<Self>, OpenError> {
+        let uid = geteuid();
+        if !uid.is_root() {
+            return Err(OpenError::NotRoot { uid: uid.as_raw() });
+        }
+        if !config.supervisor.is_file() {
+            return Err(OpenError::NoSupervisor {
+                path: config.supervisor.clone(),
+            });
+        }
+        let home = Home::open(&config.state_dir, &config.supervisor)?;
+        let boot = Path::new("/proc/sys/kernel/random/boot_id");
+        let boot_id = fs::read_to_string(boot).at("reading", boot)?;
+        let shared = Arc::new(Shared {
+            engine: Engine::new(config.flavor, config.socket.clone(), home.daemon()),
+            boot_id: boot_id.trim().to_owned(),
+            config,
+            home,
+            port,
+            watchers: Watchers::default(),
+            ledger,
+            entries: Mutex::default(),
+        });
+        Ok(Arc::new(Self {
+            following: tokio::spawn(follow(Arc::downgrade(&shared))),
+            shared,
+        }))
+    }
+
+    /// Carries on even when the caller stops waiting; past the deadline the caller hears that the
+    /// outcome is not known, and observations say that it is in transition.
+    async fn effect<T, F>(&self, deadline: Duration, effect: F) -> Result<T, DriverError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, DriverError>> + Send + 'static,
+    {
+        match tokio::time::timeout(deadline, tokio::spawn(effect)).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(DockerError::BrokenOff.unsettled()),
+            Err(_) => Err(DriverError::Unknown(format!(
+                "it has not ended within {} ms and may still go on",
+                deadline.as_millis()
+            ))),
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn entry(&self, sandbox: SandboxId) -> Arc<Entry> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(entries.entry(sandbox).or_default())
+    }
+
+    /// After a delete.
+    pub(crate) fn forget(&self, sandbox: SandboxId) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.remove(&sandbox);
+    }
+
+    fn known(&self, sandbox: SandboxId) -> Option<Arc<Entry>> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.get(&sandbox).cloned()
+    }
+
+    /// The run that is there, as far as this process knows.
+    pub(crate) fn live(&self, sandbox: SandboxId) -> Option<Run> {
+        let entry = self.known(sandbox)?;
+        let live = entry.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.as_ref().map(|live| live.run)
+    }
+
+    pub(crate) fn lives(&self) -> Vec<(SandboxId, Run)> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let runs = entries.iter().filter_map(|(id, entry)| {
+            let live = entry.live.lock().unwrap_or_else(PoisonError::into_inner);
+            live.as_ref().map(|live| (*id, live.run))
+        });
+        runs.collect()
+    }
+
+    /// Whether an effect of this process is under way.
+    pub(crate) fn is_busy(&self, sandbox: SandboxId) -> bool {
+        self.known(sandbox)
+            .is_some_and(|entry| entry.busy.load(Ordering::Acquire))
+    }
+
+    /// Waits for earlier effects on this sandbox and refuses smaller keys.
+    pub(crate) async fn turn(&self, ctx: &EffectContext) -> Result<Turn, DriverError> {
+        let sandbox = ctx.sandbox();
+        let entry = self.entry(sandbox);
+        let mut alone = self.alone(&entry, ctx.deadline).await?;
+        if alone.newest.is_some_and(|newest| newest > ctx.key) {
+            return Err(DriverError::Fenced);
+        }
+        let newest = self.ledger.newest(sandbox).await;
+        let newest = newest.map_err(|error| DriverError::Rejected(error.to_string()))?;
+        if newest.is_some_and(|newest| newest.key > ctx.key) {
+            return Err(DriverError::Fenced);
+        }
+        *alone.newest = Some(ctx.key);
+        Ok(Turn {
+            entry,
+            _alone: alone,
+        })
+    }
+
+    /// Waits until no effect of this process is under way.
+    pub(crate) async fn alone(
+        &self,
+        entry: &Arc<Entry>,
+        patience: Duration,
+    ) -> Result<Alone, DriverError> {
+        let guard = tokio::time::timeout(patience, Arc::clone(&entry.effects).lock_owned()).await;
+        let newest = guard
+            .map_err(|_| DriverError::Unknown("an earlier effect has not ended".to_owned()))?;
+        entry.busy.store(true, Ordering::Release);
+        Ok(Alone {
+            entry: Arc::clone(entry),
+            newest,
+        })
+    }
+
+    async fn observe(&self, sandbox: SandboxId) -> Result<Observation, DockerError> {
+        let observed = if self.is_busy(sandbox) {
+            Observed::InTransition
+        } else {
+            let seen = self.look(sandbox).await?.observed();
+            // What was seen while an effect began may be of before it.
+            if self.is_busy(sandbox) {
+                Observed::InTransition
+            } else {
+                seen
+            }
+        };
+        Ok(Observation {
+            observed,
+            boot_id: self.boot_id.clone(),
+            storage: self.home.has_storage(sandbox),
+        })
+    }
+
+    async fn prepare(&self, sandbox: SandboxId, depth: Depth) -> Result<(), DriverError> {
+        match depth {
+            Depth::Freeze | Depth::Stop => {}
+            Depth::Checkpoint => return Err(no_checkpoint()),
+        }
+        if self.is_busy(sandbox) {
+            return Err(DriverError::Rejected(
+                "another effect on this sandbox is under way".to_owned(),
+            ));
+        }
+        let look = self.look(sandbox).await;
+        match (depth, look.map_err(DockerError::without_effect)?) {
+            (Depth::Freeze, Look::Nothing | Look::Remains(_) | Look::Moving(_)) => Err(
+                DriverError::Rejected("no compute is there to freeze".to_owned()),
+            ),
+            (Depth::Freeze, Look::Running(_)) | (Depth::Stop | Depth::Checkpoint, _) => Ok(()),
+        }
+    }
+}
+
+fn no_checkpoint() -> DriverError {
+    DriverError::Unsupported("this driver does not write memory to disk".to_owned())
+}
+
+/// Off the threads that serve connections.
+pub(crate) async fn blocking<T, F>(work: F) -> Result<T, DockerError>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Result<T, DockerError> + Send + 'static,
+{
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        // The runtime goes down, or `work` has panicked, which is a bug: nothing is known.
+        Err(_) => Err(DockerError::BrokenOff),
+    }
+}
+
+#[async_trait]
+impl Driver for DockerDriver {
+    async fn describe(&self) -> Description {
+        describe::describe(&self.shared).await
+    }
+
+    async fn pin(&self, image: &str) -> Result<PinnedImage, DriverError> {
+        let (shared, image) = (&self.shared, image);
+        image::pin(&shared.engine, shared.config.pull, image)
+            .await
+            .map_err(DockerError::without_effect)
+    }
+
+    async fn prepare(&self, sandbox: SandboxId, depth: Depth) -> Result<(), DriverError> {
+        self.shared.prepare(sandbox, depth).await
+    }
+
+    async fn create(
+        &self,
+        ctx: &EffectContext,
+        spec: &ComputeSpec,
+        credentials: &Credentials,
+    ) -> Result<Effected, DriverError> {
+        let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
+        let (spec, credentials) = (spec.clone(), credentials.clone());
+        self.effect(ctx.deadline, async move {
+            shared.create(&ctx, spec, credentials).await
+        })
+        .await
+    }
+
+    async fn start(
+        &self,
+        ctx: &EffectContext,
+        spec: &ComputeSpec,
+        credentials: &Credentials,
+    ) -> Result<Effected, DriverError> {
+        let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
+        let (spec, credentials) = (spec.clone(), credentials.clone());
+        self.effect(ctx.deadline, async move {
+            shared.begin_again(&ctx, spec, credentials).await
+        })
+        .await
+    }
+
+    async fn suspend(&self, ctx: &EffectContext, depth: Depth) -> Result<Effected, DriverError> {
+        let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
+        self.effect(ctx.deadline, async move {
+            match depth {
+                Depth::Freeze => shared.freeze(&ctx).await,
+                Depth::Checkpoint => Err(no_checkpoint()),
+                Depth::Stop => shared.stop(&ctx).await,
+            }
+        })
+        .await
+    }
+
+    async fn resume(
+        &self,
+        ctx: &EffectContext,
+        depth: Depth,
+        reference: &DriverReference,
+        credentials: &Credentials,
+    ) -> Result<Effected, DriverError> {
+        let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
+        let (reference, credentials) = (reference.clone(), credentials.clone());
+        self.effect(ctx.deadline, async move {
+            match depth {
+                Depth::Freeze => shared.thaw(&ctx, reference, credentials).await,
+                Depth::Checkpoint => Err(no_checkpoint()),
+                Depth::Stop => Err(DriverError::Unsupported(
+                    "a stop keeps no memory to resume: start it".to_owned(),
+                )),
+            }
+        })
+        .await
+    }
+
+    async fn reattach(
+        &self,
+        ctx: &EffectContext,
+        credentials: &Credentials,
+    ) -> Result<Effected, DriverError> {
+        let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
+        let credentials = credentials.clone();
+        self.effect(ctx.deadline, async move {
+            shared.reattach(&ctx, credentials).await
+        })
+        .await
+    }
+
+    async fn delete(&self, ctx: &EffectContext) -> Result<Effected, DriverError> {
+        let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
+        self.effect(ctx.deadline, async move { shared.delete(&ctx).await })
+            .await
+    }
+
+    async fn discard(&self, debt: &Debt) -> Result<(), DriverError> {
+        let (shared, debt) = (Arc::clone(&self.shared), debt.clone());
+        self.effect(DISCARD_WITHIN, async move { shared.discard(&debt).await })
+            .await
+    }
+
+    async fn observe(&self, sandbox: SandboxId) -> Result<Observation, DriverError> {
+        let seen = self.shared.observe(sandbox).await;
+        seen.map_err(DockerError::unsettled)
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, DriverError> {
+        let found = list::list(&self.shared).await;
+        found.map_err(DockerError::unsettled)
+    }
+
+    fn watch(&self) -> BoxStream<'static, Changed> {
+        self.shared.watchers.add().boxed()
+    }
+
+    async fn recover(&self, sandbox: SandboxId, patience: Duration) -> Result<(), DriverError> {
+        let shared = Arc::clone(&self.shared);
+        self.effect(patience + RECOVER_WITHIN, async move {
+            shared.recover(sandbox, patience).await
+        })
+        .await
+    }
+}
+
+/// A debt has no deadline of its own.
+const DISCARD_WITHIN: Duration = Duration::from_secs(600);
+/// Beyond the patience: to ask the daemon, and open a socket.
+const RECOVER_WITHIN: Duration = Duration::from_secs(30);

@@ -1,0 +1,143 @@
+//! The daemon's events, turned into hints that a sandbox's compute has changed.
+//!
+//! One stream carries all. When it ends, the daemon has gone or is another: the client is thrown away.
+//! Once a daemon answers, all that should be there is looked at, whatever is not as it was is told of
+//! once more, and the stream begins at a time before that look: what happens in between is in both.
+//! What is so is never taken from an event.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use bollard::models::EventMessage;
+use futures::StreamExt;
+use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use overwinter_driver::Changed;
+use overwinter_lifecycle::ids::SandboxId;
+
+use crate::container::{GATEWAY, SANDBOX};
+use crate::driver::Shared;
+use crate::error::DockerError;
+use crate::look::Look;
+
+/// Between two attempts to reach a daemon that is away; nothing tells when it is back.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Who wants to know of changes. Nothing is lost while one listens slowly.
+#[derive(Default)]
+pub(crate) struct Watchers(Mutex<Vec<UnboundedSender<Changed>>>);
+
+impl Watchers {
+    pub(crate) fn add(&self) -> UnboundedReceiver<Changed> {
+        let (sender, receiver) = unbounded();
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(sender);
+        receiver
+    }
+
+    fn tell(&self, changed: Changed) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|sender| sender.unbounded_send(changed).is_ok());
+    }
+}
+
+/// Follows the daemon until the driver is gone.
+pub(crate) async fn follow(driver: Weak<Shared>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let Some(shared) = driver.upgrade() else {
+            return;
+        };
+        match open(&shared).await {
+            Ok(events) => {
+                pause = FIRST_PAUSE;
+                drop(shared);
+                listen(&driver, events).await;
+                if let Some(shared) = driver.upgrade() {
+                    shared.engine.disconnect();
+                    tracing::warn!("the daemon's events have ended");
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the daemon's events cannot be had");
+                shared.engine.disconnect();
+                drop(shared);
+                tokio::time::sleep(pause).await;
+                pause = LONGEST_PAUSE.min(pause * 2);
+            }
+        }
+    }
+}
+
+type Events = futures::stream::BoxStream<'static, Result<EventMessage, DockerError>>;
+
+/// A look at all that should be there, and then a stream of what has happened since before it.
+async fn open(shared: &Shared) -> Result<Events, DockerError> {
+    // The daemon's clock is this host's.
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let since = since.unwrap_or_default().as_secs();
+    for (sandbox, live) in shared.lives() {
+        let as_it_was = match shared.look(sandbox).await? {
+            Look::Running(now) => now.receipt.held == live.held && now.paused == live.paused,
+            Look::Nothing | Look::Remains(_) | Look::Moving(_) => false,
+        };
+        if !as_it_was {
+            tell(shared, sandbox);
+        }
+    }
+    let label = format!("{GATEWAY}={}", shared.config.gateway_id);
+    shared.engine.events(&label, since).await
+}
+
+/// Until the stream ends.
+async fn listen(driver: &Weak<Shared>, mut events: Events) {
+    while let Some(Ok(event)) = events.next().await {
+        let attributes = event.actor.and_then(|actor| actor.attributes);
+        let sandbox = sandbox(attributes.unwrap_or_default());
+        let (Some(sandbox), Some(action)) = (sandbox, event.action) else {
+            continue;
+        };
+        let Some(shared) = driver.upgrade() else {
+            return;
+        };
+        // A pause that an effect of ours has asked for is told of by its answer. An end never
+        // is: who ends it forgets it first.
+        let told = match kind(&action) {
+            Kind::End => true,
+            Kind::Change => !shared.is_busy(sandbox),
+            Kind::Nothing => false,
+        };
+        if told {
+            tell(&shared, sandbox);
+        }
+    }
+}
+
+enum Kind {
+    End,
+    Change,
+    Nothing,
+}
+
+fn kind(action: &str) -> Kind {
+    match action {
+        "die" | "destroy" | "remove" => Kind::End,
+        // What somebody else starts has ended before, or was not there.
+        "pause" | "unpause" => Kind::Change,
+        _ => Kind::Nothing,
+    }
+}
+
+fn sandbox(mut attributes: HashMap<String, String>) -> Option<SandboxId> {
+    attributes.remove(SANDBOX)?.parse().ok()
+}
+
+fn tell(shared: &Shared, sandbox: SandboxId) {
+    if let Some(live) = shared.live(sandbox) {
+        shared.watchers.tell(Changed {
+            sandbox,
+            held: live.held,
+        });
+    }
+}

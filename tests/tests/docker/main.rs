@@ -1,0 +1,107 @@
+//! Sandboxes as containers, as a user meets them: the real gateway with a Docker daemon of the test's own,
+//! through the command and the SDK. Each test ends with a look at what is left in the daemon and on the host.
+#![allow(clippy::unwrap_used)]
+
+mod behind;
+mod life;
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+use overwinter_driver_docker::Flavor;
+use overwinter_driver_docker::testkit::{Daemon, cannot_run};
+use overwinter_tests::Gateway;
+use uuid::Uuid;
+
+const IMAGE: &str = "winter:latest";
+
+/// A gateway with a daemon beside it.
+struct Stage {
+    gateway: Gateway,
+    daemon: Daemon,
+    flavor: Flavor,
+    folder: PathBuf,
+}
+
+impl Stage {
+    /// None where no daemon can be run; loud, so that a run that has tested nothing does not look like
+    /// one that has.
+    async fn set(flavor: Flavor) -> anyhow::Result<Option<Self>> {
+        if let Some(why) = cannot_run(flavor) {
+            let strict = std::env::var_os("OVERWINTER_REQUIRE_LOCAL").is_some();
+            ensure!(
+                !strict,
+                "OVERWINTER_REQUIRE_LOCAL is set, and this test {why}"
+            );
+            eprintln!("SKIPPED: {why}");
+            return Ok(None);
+        }
+        let short = Uuid::new_v4().simple().to_string()[..8].to_owned();
+        let folder = std::env::temp_dir().join(format!("ow-docker-{short}"));
+        fs::create_dir(&folder)?;
+        let daemon = Daemon::start(flavor, &folder).await?;
+        daemon.import(IMAGE, &[]).await?;
+        let mut gateway = Gateway::prepare()?;
+        let socket = daemon.socket();
+        gateway.set_config(&format!(
+            "[{}]\nenabled = true\nsocket = {socket:?}\npull = \"never\"\n",
+            flavor.name()
+        ))?;
+        gateway.run().await?;
+        Ok(Some(Self {
+            gateway,
+            daemon,
+            flavor,
+            folder,
+        }))
+    }
+
+    /// Runs the command, which must end well.
+    async fn ow(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let said = self.gateway.say(arguments).await?.well();
+        said.with_context(|| format!("overwinter {}", arguments.join(" ")))
+    }
+
+    /// A sandbox of the image.
+    async fn create(&self, name: &str) -> anyhow::Result<()> {
+        let driver = self.flavor.name();
+        let create = [
+            "sandbox", "create", name, "--driver", driver, "--image", IMAGE,
+        ];
+        self.ow(&create).await.map(drop)
+    }
+
+    /// Runs a script inside, which must end well.
+    async fn sh(&self, name: &str, script: &str) -> anyhow::Result<String> {
+        self.ow(&["sandbox", "exec", name, "--", "sh", "-c", script])
+            .await
+    }
+
+    /// The ids of all containers that the daemon has.
+    async fn containers(&self) -> anyhow::Result<Vec<String>> {
+        self.daemon.containers().await.map_err(Into::into)
+    }
+
+    /// Deletes what there is; nothing may be left.
+    async fn strike(self) -> anyhow::Result<()> {
+        let sandboxes = self
+            .gateway
+            .data_dir()
+            .join(self.flavor.name())
+            .join("sandboxes");
+        for sandbox in self.gateway.client().list().all().await? {
+            self.gateway.client().delete(sandbox.id()).wait().await?;
+        }
+        ensure!(self.containers().await?.is_empty(), "containers are left");
+        ensure!(
+            fs::read_dir(&sandboxes)?.next().is_none(),
+            "folders are left"
+        );
+        self.gateway.end().await?;
+        drop(self.daemon);
+        let traces = Daemon::traces(&self.folder);
+        ensure!(traces.is_empty() && !self.folder.exists(), "{traces:?}");
+        Ok(())
+    }
+}
