@@ -17,6 +17,7 @@
 pub mod bare;
 pub mod child;
 pub mod embedded;
+pub mod engine;
 pub mod gvisor;
 pub mod hop;
 pub mod host;

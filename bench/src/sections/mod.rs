@@ -3,6 +3,7 @@
 mod checkpoint;
 pub mod commits;
 mod delete;
+mod engine;
 mod exec;
 mod files;
 mod freeze;
@@ -16,6 +17,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use overwinter_driver_docker::Flavor;
 
 use crate::report::Report;
 use crate::stats::Steps;
@@ -69,6 +71,10 @@ pub enum Section {
     Checkpoint,
     /// A freeze that gives its memory back, and the way back with and without prefetch
     Reclaim,
+    /// Containers of Docker, beside its API and its command
+    Docker,
+    /// Containers of Podman, beside its API and its command
+    Podman,
     /// Durable commits of a suspend and resume, and the time that the gateway adds
     Commits,
     /// Pairs of suspend and resume a second, 64 clients
@@ -109,6 +115,8 @@ pub async fn measure(section: Section, plan: &Plan, report: &mut Report) -> anyh
         Section::Stop => stop::measure(plan, report).await,
         Section::Checkpoint => checkpoint::measure(plan, report).await,
         Section::Reclaim => reclaim::measure(plan, report).await,
+        Section::Docker => engine::measure(Flavor::Docker, plan, report).await,
+        Section::Podman => engine::measure(Flavor::Podman, plan, report).await,
         Section::Commits => commits::measure(plan, report).await,
         Section::Pairs => pairs::measure(plan, report).await,
         Section::Many => many::measure(plan, report).await,

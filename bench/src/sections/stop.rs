@@ -100,7 +100,7 @@ pub(super) async fn measure(plan: &Plan, report: &mut Report) -> anyhow::Result<
 }
 
 /// Of the remark `sync=1.5ms`.
-fn sync_ms(operation: &Operation) -> Option<f64> {
+pub(super) fn sync_ms(operation: &Operation) -> Option<f64> {
     let remarks = operation.remarks().iter();
     let mut said = remarks.filter_map(|remark| remark.strip_prefix("sync="));
     said.next()?.strip_suffix("ms")?.parse().ok()
