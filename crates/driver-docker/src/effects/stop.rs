@@ -37,11 +37,11 @@ impl Shared {
         let Some(container) = look.container() else {
             return Ok(());
         };
-        match container.state {
+        let answer = match container.state {
             State::Still => return Ok(()),
-            State::Running | State::Paused | State::Moving => {}
-        }
-        let answer = self.engine.kill(&container.id).await;
+            State::Running => self.engine.stop(&container.id).await,
+            State::Paused | State::Moving => self.engine.kill(&container.id).await,
+        };
         match answer {
             Ok(()) | Err(DockerError::Answered { .. }) => {}
             Err(error @ DockerError::Away { .. }) => return Err(error.without_effect()),
