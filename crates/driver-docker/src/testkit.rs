@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -107,8 +108,8 @@ impl Daemon {
         let _ = fs::remove_file(at("exec/containerd/containerd.pid"));
         self.child = Some(command.spawn()?);
         let until = Instant::now() + PATIENCE;
-        // It binds its socket long before it reads from it: then the answer is the event.
-        while !self.socket().exists() {
+        // It listens on its socket long before it reads from it: from then on the answer is the event.
+        while UnixStream::connect(self.socket()).is_err() {
             let ended = self.child.as_mut().map(Child::try_wait).transpose()?;
             if ended.flatten().is_some() || Instant::now() > until {
                 let log = fs::read_to_string(at("log")).unwrap_or_default();
