@@ -5,13 +5,15 @@ use std::pin::pin;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use overwinter_client::{Change, Client, SandboxRef};
+use overwinter_client::{Change, Client, SandboxRef, raw};
 
 use crate::text::printable;
 
 /// What takes less needs no spinner.
 const PATIENCE: Duration = Duration::from_millis(300);
 const TICK: Duration = Duration::from_millis(100);
+/// Between two looks at an operation.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Below this a transfer is over before a bar would help.
 const LARGE: u64 = 64 << 20;
 
@@ -50,18 +52,45 @@ async fn follow(
     if let Some(sandbox) = sandbox
         && let Ok(mut watch) = client.watch(Some(sandbox.clone()), 0).await
     {
-        while let Ok(Some(change)) = watch.next().await {
+        let mut running = None;
+        loop {
+            let change = tokio::select! {
+                change = watch.next() => change,
+                text = further(client, label, running.as_ref()) => {
+                    spinner.set_message(text);
+                    continue;
+                }
+            };
+            let Ok(Some(change)) = change else { break };
             let Change::Sandbox(sandbox) = change else {
                 continue;
             };
+            running = sandbox.raw().running.as_option().cloned();
             let mut text = format!("{label}: {}", sandbox.phase().as_str());
-            if let Some(running) = sandbox.raw().running.as_option() {
+            if let Some(running) = &running {
                 text.push_str(&format!(", {}", printable(&running.step)));
             }
             spinner.set_message(text);
         }
     }
     std::future::pending().await
+}
+
+/// What is new of an operation within its step, such as how much of an image has come. No watch tells of
+/// it: it is no part of the record.
+async fn further(client: &Client, label: &str, running: Option<&raw::Operation>) -> String {
+    let Some(running) = running else {
+        return std::future::pending().await;
+    };
+    loop {
+        tokio::time::sleep(AGAIN).await;
+        if let Ok(operation) = client.operation(&running.id).await {
+            let progress = &operation.raw().progress;
+            if !progress.is_empty() {
+                return format!("{label}: {}", printable(progress));
+            }
+        }
+    }
 }
 
 /// A bar for a transfer of so many bytes; hidden for small ones and in a pipe.

@@ -18,6 +18,9 @@ pub struct DockerConfig {
     /// Names the gateway on what it makes.
     pub gateway_id: String,
     pub pull: PullPolicy,
+    /// Credentials of registries, as `docker login` writes them. None: `config.json` in the folder that
+    /// `DOCKER_CONFIG` names, else in `~/.docker`, where it is there.
+    pub registry_config: Option<PathBuf>,
     /// Processes and threads of a sandbox that names no limit.
     pub default_pids: u32,
 }
@@ -49,6 +52,7 @@ impl DockerConfig {
             supervisor,
             gateway_id,
             pull: PullPolicy::default(),
+            registry_config: None,
             default_pids: 1024,
         }
     }

@@ -15,12 +15,13 @@ use overwinter_driver::attach::AttachPort;
 use overwinter_driver::door::Door;
 use overwinter_driver::{
     Changed, ComputeSpec, Credentials, Debt, Depth, Description, Driver, DriverError,
-    DriverReference, EffectContext, Effected, Found, Ledger, Observation, PinnedImage,
+    DriverReference, EffectContext, Effected, Found, ImageProgress, Ledger, Observation,
+    PinnedImage,
 };
 use overwinter_lifecycle::ids::{EffectKey, Incarnation, SandboxId};
 use overwinter_lifecycle::steps::Observed;
 use rustix::process::geteuid;
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::task::JoinHandle;
 
 use crate::config::DockerConfig;
@@ -312,8 +313,15 @@ impl Driver for DockerDriver {
     }
 
     async fn pin(&self, image: &str) -> Result<PinnedImage, DriverError> {
-        let (shared, image) = (&self.shared, image);
-        image::pin(&shared.engine, shared.config.pull, image)
+        self.pin_telling(image, &watch::Sender::default()).await
+    }
+
+    async fn pin_telling(
+        &self,
+        image: &str,
+        progress: &watch::Sender<ImageProgress>,
+    ) -> Result<PinnedImage, DriverError> {
+        image::pin(&self.shared.engine, &self.shared.config, image, progress)
             .await
             .map_err(DockerError::without_effect)
     }

@@ -10,17 +10,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use bollard::auth::DockerCredentials;
 use bollard::errors::Error as Bollard;
 use bollard::models::{
-    ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
-    SystemInfo,
+    ContainerCreateBody, ContainerInspectResponse, ContainerSummary, CreateImageInfo, EventMessage,
+    ImageInspect, SystemInfo,
 };
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, CreateImageOptionsBuilder, EventsOptionsBuilder,
     InspectContainerOptions, KillContainerOptionsBuilder, ListContainersOptionsBuilder,
     RemoveContainerOptionsBuilder, StartContainerOptions, StopContainerOptionsBuilder,
 };
-use bollard::{API_DEFAULT_VERSION, Docker};
+use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
@@ -295,23 +296,26 @@ impl Engine {
         absent_is_none(self.read(client.inspect_image(name)).await)
     }
 
-    /// Fetches an image.
-    pub(crate) async fn pull(&self, image: &str) -> Result<(), DockerError> {
-        let client = self.client().await?;
+    /// Fetches an image, whose name must have a tag or a digest, and tells of each step.
+    pub(crate) async fn pull(
+        &self,
+        image: &str,
+        credentials: Option<DockerCredentials>,
+        mut tell: impl FnMut(CreateImageInfo) + Send,
+    ) -> Result<(), DockerError> {
+        let client = self.client().await?.with_request_modifier(url_safe);
         let options = CreateImageOptionsBuilder::default()
             .from_image(image)
             .build();
-        let mut progress = client.create_image(Some(options), None, None);
-        while let Some(step) = progress.next().await {
-            let step = step.map_err(|it| self.error(it))?;
-            if let Some(error) = step.error_detail {
-                return Err(DockerError::Image {
-                    image: image.to_owned(),
-                    message: error.message.unwrap_or_default(),
-                });
-            }
+        let mut steps = client.create_image(Some(options), None, credentials);
+        while let Some(step) = steps.next().await {
+            tell(step.map_err(|it| self.error(it))?);
         }
         Ok(())
+    }
+
+    pub(crate) const fn flavor(&self) -> Flavor {
+        self.flavor
     }
 
     /// What happens to containers that carry the label, from `since` (Unix seconds) on. The stream is
@@ -336,6 +340,19 @@ impl Engine {
 }
 
 const NOT_FOUND: u16 = 404;
+
+/// The daemons read the header of credentials in base64's alphabet for URLs, and take what they cannot
+/// read for no credentials at all; the client writes it in the usual one.
+pub(crate) fn url_safe(mut request: BollardRequest) -> BollardRequest {
+    if let Some(auth) = request.headers_mut().get_mut("X-Registry-Auth")
+        && let Ok(text) = auth.to_str()
+        && let Ok(safe) = text.replace('+', "-").replace('/', "_").try_into()
+    {
+        *auth = safe;
+        auth.set_sensitive(true);
+    }
+    request
+}
 
 fn absent_is_none<T>(answer: Result<T, DockerError>) -> Result<Option<T>, DockerError> {
     match answer {

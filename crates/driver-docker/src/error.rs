@@ -47,8 +47,10 @@ pub enum DockerError {
     EndedAtOnce { code: i64, error: String },
     #[error("image {image}: {message}")]
     Image { image: String, message: String },
-    #[error("image {image} is not there")]
-    ImageMissing { image: String },
+    #[error("image {image} is not there: {why}")]
+    ImageMissing { image: String, why: String },
+    #[error("registry credentials: {}: {why}", path.display())]
+    Credentials { path: PathBuf, why: String },
     #[error("the work was broken off")]
     BrokenOff,
 }
@@ -66,6 +68,7 @@ impl DockerError {
             | Self::NotOurs { .. }
             | Self::EndedAtOnce { .. }
             | Self::Image { .. }
+            | Self::Credentials { .. }
             | Self::BrokenOff => DriverError::Rejected(self.to_string()),
         }
     }
@@ -87,6 +90,7 @@ impl DockerError {
             | Self::NotOurs { .. }
             | Self::EndedAtOnce { .. }
             | Self::Image { .. }
+            | Self::Credentials { .. }
             | Self::ImageMissing { .. }
             | Self::BrokenOff => None,
         }
@@ -110,12 +114,19 @@ impl DockerError {
                 socket: socket.to_owned(),
                 why: "there is no such socket".to_owned(),
             },
+            Bollard::DockerStreamError { error } => Self::Answered {
+                status: FAILED_MIDWAY,
+                message: error,
+            },
             Bollard::JsonDataError { message, .. } => Self::Unreadable(message),
             Bollard::JsonSerdeError { err } => Self::Unreadable(err.to_string()),
             other => Self::Lost(deepest(&other)),
         }
     }
 }
+
+/// Of an answer that began well and ends by telling of a failure.
+const FAILED_MIDWAY: u16 = 500;
 
 /// The cause that says most.
 fn deepest(error: &dyn std::error::Error) -> String {

@@ -51,6 +51,15 @@ impl Flavor {
         }
     }
 
+    /// What it says of a layer that it has whole.
+    pub(crate) const fn layer_done(self) -> &'static [&'static str] {
+        match self {
+            Self::Docker => &["Pull complete", "Already exists"],
+            // Of what comes after the download it says nothing.
+            Self::Podman => &["Download complete", "Pull complete", "Already exists"],
+        }
+    }
+
     /// The network that its own command gives to a container.
     pub(crate) const fn network(self) -> &'static str {
         match self {

@@ -17,6 +17,8 @@
 //! | `container` | from a spec to what the daemon is asked to make |
 //! | `watch` | the daemon's events, and what was missed between two streams |
 //! | `describe`, `list`, `image` | what is offered, what is there, what is run |
+//! | `reference` | the parts of an image's name |
+//! | `registry` | credentials, from what `docker login` writes |
 //! | `home` | the folders |
 //! | `testkit` | a daemon of a test's own (feature `testkit`) |
 //! | [`doctor`] | whether a daemon can be used |
@@ -35,6 +37,8 @@ mod image;
 mod list;
 mod look;
 mod receipt;
+mod reference;
+mod registry;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 mod watch;

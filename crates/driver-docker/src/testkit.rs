@@ -2,6 +2,8 @@
 //! containerd; no network, and nothing of the host's is changed. Ended by its process id, and what it
 //! leaves is cleared away, also where it was killed.
 
+mod registry;
+
 use std::fs;
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -23,6 +25,8 @@ use overwinter_lifecycle::ids::SandboxId;
 
 use crate::container::name_of;
 use crate::flavor::Flavor;
+
+pub use registry::{PASSWORD, Registry, USER, no_registry};
 
 const BUSYBOX: &str = "/bin/busybox";
 /// For a daemon to be there, and to be gone.
@@ -161,12 +165,17 @@ impl Daemon {
             at("data"),
             at("run")
         );
+        // Docker takes loopback for safe by itself.
+        let registries =
+            "[[registry]]\nprefix = \"127.0.0.1\"\nlocation = \"127.0.0.1\"\ninsecure = true\n";
+        fs::write(at("registries.conf"), registries)?;
         fs::write(at("containers.conf"), containers)?;
         fs::write(at("storage.conf"), storage)?;
         let mut command = Command::new("podman");
         command
             .env("CONTAINERS_CONF", at("containers.conf"))
             .env("CONTAINERS_STORAGE_CONF", at("storage.conf"))
+            .env("CONTAINERS_REGISTRIES_CONF", at("registries.conf"))
             .arg("--tmpdir")
             .arg(at("tmp"))
             .arg("--network-config-dir")

@@ -14,12 +14,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use overwinter_lifecycle::ids::SandboxId;
+use tokio::sync::watch;
 
 use crate::attach::Credentials;
 use crate::error::DriverError;
 use crate::types::{
     Changed, ComputeSpec, Debt, Depth, Description, DriverReference, EffectContext, Effected,
-    Found, Observation, PinnedImage,
+    Found, ImageProgress, Observation, PinnedImage,
 };
 
 /// An adapter to one backend. Provided methods answer `Unsupported`, so that a new one breaks no
@@ -34,6 +35,19 @@ pub trait Driver: Send + Sync + 'static {
     /// # Errors
     /// `Missing` when it is not there, `Rejected` when it cannot be used.
     async fn pin(&self, image: &str) -> Result<PinnedImage, DriverError>;
+
+    /// The same, and tells how it goes. Each value that is sent says that something has moved, and gives it
+    /// time to go on; a future that is dropped ends the fetching. Without an own one nothing is told.
+    ///
+    /// # Errors
+    /// As of [`Self::pin`].
+    async fn pin_telling(
+        &self,
+        image: &str,
+        _progress: &watch::Sender<ImageProgress>,
+    ) -> Result<PinnedImage, DriverError> {
+        self.pin(image).await
+    }
 
     /// Whether a suspend at `depth` could be carried out now. No effect. Rejects while another effect
     /// of this sandbox is under way: the agent lets go after this, and whatever gave it new

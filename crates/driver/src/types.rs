@@ -303,6 +303,17 @@ pub struct PinnedImage {
     pub main: Vec<String>,
 }
 
+/// How far the fetching of an image has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImageProgress {
+    /// Those that are whole on the backend.
+    pub layers_done: u32,
+    /// Those that are known of so far.
+    pub layers: u32,
+    /// Fetched of all layers, compressed.
+    pub bytes: u64,
+}
+
 /// What is so, by looking. Carries the boot id of the host or backend that it was seen on: resident
 /// memory never outlives it.
 #[derive(Clone, Debug, PartialEq, Eq)]

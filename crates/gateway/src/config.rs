@@ -27,13 +27,14 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeadlinesConfig {
-    /// One call of the driver; past it a runtime that hangs is killed. Default: 60,000.
+    /// One call of the driver; past it a runtime that hangs is killed. Of an image that is fetched: the
+    /// time in which nothing comes. Default: 60,000.
     pub effect_ms: Option<u64>,
     /// For the supervisor to attach. Default: 20,000.
     pub attach_ms: Option<u64>,
     /// One call of the supervisor. Default: 10,000.
     pub agent_ms: Option<u64>,
-    /// The whole operation: past it nothing is tried again. Default: twice `effect_ms`.
+    /// The whole operation, without the fetching of an image: past it nothing is tried again. Default: twice `effect_ms`.
     pub operation_ms: Option<u64>,
 }
 
@@ -102,6 +103,9 @@ pub struct EngineConfig {
     /// The supervisor. Default: that of the local driver.
     pub supervisor: Option<PathBuf>,
     pub pull: Pull,
+    /// Credentials of registries, as `docker login` writes them. Default: `config.json` in
+    /// `$DOCKER_CONFIG`, else in `~/.docker`, where it is there.
+    pub registry_config: Option<PathBuf>,
 }
 
 /// When an image is fetched.

@@ -273,6 +273,7 @@ fn open_engine(
             Pull::Missing => docker::PullPolicy::Missing,
             Pull::Never => docker::PullPolicy::Never,
         },
+        registry_config: config.registry_config.clone(),
         ..usual
     };
     let driver = settings.flavor.name();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod behind;
+mod images;
 mod life;
 
 use std::fs;
@@ -43,18 +44,26 @@ impl Stage {
         let daemon = Daemon::start(flavor, &folder).await?;
         daemon.import(IMAGE, &[]).await?;
         let mut gateway = Gateway::prepare()?;
-        let socket = daemon.socket();
-        gateway.set_config(&format!(
-            "[{}]\nenabled = true\nsocket = {socket:?}\npull = \"never\"\n",
-            flavor.name()
-        ))?;
-        gateway.run().await?;
-        Ok(Some(Self {
+        // Not what whoever runs the tests is logged in to.
+        let login = folder.join("login");
+        gateway.set_env("DOCKER_CONFIG", login.to_string_lossy());
+        let mut stage = Self {
             gateway,
             daemon,
             flavor,
             folder,
-        }))
+        };
+        stage.configure("never", "")?;
+        stage.gateway.run().await?;
+        Ok(Some(stage))
+    }
+
+    /// For the next start of the gateway: when images are fetched, and tables beside the driver's.
+    fn configure(&mut self, pull: &str, tables: &str) -> anyhow::Result<()> {
+        let (driver, socket) = (self.flavor.name(), self.daemon.socket());
+        self.gateway.set_config(&format!(
+            "{tables}[{driver}]\nenabled = true\nsocket = {socket:?}\npull = {pull:?}\n"
+        ))
     }
 
     /// Runs the command, which must end well.

@@ -131,6 +131,9 @@ fn show(operation: &Operation, format: Format) -> Result<(), Failure> {
                 rows.pair("parameter", format!("{name}={value}"));
             }
             rows.pair("step", &raw.step);
+            if !raw.progress.is_empty() {
+                rows.pair("progress", &raw.progress);
+            }
             rows.pair("outcome", outcome(operation));
             if let Some(Outcome::Failed { message, next, .. }) = operation.outcome() {
                 rows.pair("message", message);

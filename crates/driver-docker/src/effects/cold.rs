@@ -24,6 +24,9 @@ use crate::error::DockerError;
 use crate::look::{Container, Look, Running};
 use crate::receipt::Receipt;
 
+/// Of an image that a container cannot be made from.
+const GONE: &str =
+    "the daemon has it no more, and another would not be what the sandbox was made from";
 const CONFLICT: u16 = 409;
 const NOT_FOUND: u16 = 404;
 /// The remark of a start that had to make the container anew.
@@ -147,7 +150,11 @@ impl Shared {
         let image = self.engine.image(&spec.image.digest).await;
         let image = image.map_err(DockerError::without_effect)?.ok_or_else(|| {
             let image = spec.image.image.clone();
-            DockerError::ImageMissing { image }.without_effect()
+            DockerError::ImageMissing {
+                image,
+                why: GONE.to_owned(),
+            }
+            .without_effect()
         })?;
         let image = image.config.unwrap_or_default();
         let dir = self.home.sandbox(sandbox);

@@ -379,6 +379,8 @@ pub fn operation(op: &Operation) -> v1::Operation {
             (Some(result), Step::Ended) => MessageField::some(outcome(result, &op.timings)),
             (Some(_) | None, _) => MessageField::none(),
         },
+        // Whoever has it beside the record adds it.
+        progress: String::new(),
     }
 }
 

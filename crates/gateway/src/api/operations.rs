@@ -11,6 +11,7 @@ use overwinter_store::OperationFilter;
 use uuid::Uuid;
 
 use super::{Api, ApiError, TENANT, convert};
+use crate::reconciler::image::said;
 
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
@@ -24,6 +25,14 @@ impl Api {
             .await?
             .ok_or_else(|| ApiError::no_such_operation(id))
     }
+
+    /// With what is not in the record.
+    fn shown(&self, operation: &Operation) -> v1::Operation {
+        v1::Operation {
+            progress: (self.reconciler.fetching.of(operation.id)).map_or_else(String::new, said),
+            ..convert::operation(operation)
+        }
+    }
 }
 
 impl v1::OperationService for Api {
@@ -33,7 +42,7 @@ impl v1::OperationService for Api {
         request: ServiceRequest<'_, v1::GetOperationRequest>,
     ) -> ServiceResult<impl Encodable<v1::GetOperationResponse> + Send + use<'a>> {
         let operation = self.find_operation(request.id).await?;
-        let operation = MessageField::some(convert::operation(&operation));
+        let operation = MessageField::some(self.shown(&operation));
         Response::ok(v1::GetOperationResponse { operation })
     }
 
@@ -72,7 +81,7 @@ impl v1::OperationService for Api {
             Some(last) if more => last.id.to_string(),
             Some(_) | None => String::new(),
         };
-        let operations = shown.iter().map(convert::operation).collect();
+        let operations = shown.iter().map(|it| self.shown(it)).collect();
         Response::ok(v1::ListOperationsResponse {
             operations,
             next_page_token,
@@ -91,7 +100,7 @@ impl v1::OperationService for Api {
         };
         let operation = self.find_operation(&request.id).await?;
         let operation = self.wait(operation, time).await?;
-        let operation = MessageField::some(convert::operation(&operation));
+        let operation = MessageField::some(self.shown(&operation));
         Response::ok(v1::WaitOperationResponse { operation })
     }
 }

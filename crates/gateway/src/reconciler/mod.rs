@@ -11,6 +11,7 @@
 //! | `expect` | what a supervisor must prove, as the record says |
 //! | [`recovery`] | after a restart: observe, and go on from the recorded step |
 //! | [`housekeeping`] | lost compute, debts, deletes that failed, old rows |
+//! | `image` | the image that a create waits for |
 //! | `idle` | the suspend that idleness asks for |
 //! | [`processes`] | what is learnt of processes, and its way into the store |
 //! | `settle` | looking until what is unknown is settled, and the time between tries |
@@ -22,6 +23,7 @@ mod expect;
 mod fault;
 pub mod housekeeping;
 mod idle;
+pub(crate) mod image;
 #[cfg(feature = "mutants")]
 mod mutate;
 pub mod owner;
@@ -122,6 +124,7 @@ pub struct Reconciler {
     /// Of processes, and not written yet.
     learnt: Arc<processes::Learnt>,
     lost: Arc<settle::Lost>,
+    pub(crate) fetching: image::Fetching,
     owners: Arc<Mutex<Owners>>,
     /// Sandboxes of before this start whose driver has not recovered them yet.
     unrecovered: Arc<tokio::sync::Mutex<HashMap<SandboxId, Unrecovered>>>,
@@ -178,6 +181,7 @@ impl Reconciler {
             sync_is_due: Arc::default(),
             learnt: Arc::default(),
             lost: Arc::new(settle::Lost::new(now)),
+            fetching: image::Fetching::default(),
             owners: Arc::default(),
             unrecovered: Arc::default(),
         }

@@ -12,7 +12,7 @@ use overwinter_driver::{
 use overwinter_lifecycle::ids::{Incarnation, SandboxId};
 use overwinter_lifecycle::operation::{EffectKind, Operation, Verb};
 use overwinter_lifecycle::record::Sandbox;
-use overwinter_lifecycle::steps::{Action, Event, Observed, Pinned};
+use overwinter_lifecycle::steps::{Action, Event, Observed};
 use overwinter_lifecycle::{Fault, Reason};
 use uuid::Uuid;
 
@@ -61,21 +61,7 @@ impl Reconciler {
             }
             Action::Detach => self.detach(owned, op, &slot).await,
             Action::Terminate => self.terminate(owned, op, &slot).await,
-            Action::Pin => {
-                match self
-                    .in_time(op, driver.pin(&owned.sandbox.spec.image))
-                    .await
-                {
-                    Ok(pinned) => Event::Pinned(Pinned {
-                        digest: pinned.digest,
-                        main: pinned.main,
-                    }),
-                    Err(error) => Event::Refused(Fault {
-                        reason: Reason::ImageUnusable,
-                        ..fault(error)
-                    }),
-                }
-            }
+            Action::Pin => self.image(&driver, owned, op, &slot).await,
             Action::Call { effect, again } => {
                 if again && let Some(stopping) = self.pause(owned, &slot).await {
                     return Event::Stopped(stopping);

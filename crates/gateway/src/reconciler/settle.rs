@@ -49,7 +49,7 @@ const CALLS: Backoff = Backoff {
 
 /// The time of one operation with one owner, on the monotonic clock.
 pub(super) struct Times {
-    deadline: Duration,
+    pub(super) deadline: Duration,
     calls: Backoff,
     /// Until then a request whose reply was lost may still be carried out.
     lost_until: Duration,
