@@ -18,7 +18,7 @@ fn a_handful_of_defects_is_caught() {
         ),
         (Mutant::ConsumeLate, Invariant::UsedOnce),
         (Mutant::ReceiptLost, Invariant::IntentFirst),
-        (Mutant::EndNotWritten, Invariant::WaitersAreTold),
+        (Mutant::EndNotWritten, Invariant::NoIntentIsLost),
     ];
     for (mutant, by) in handful {
         let caught = catch(mutant, 4).unwrap().1;

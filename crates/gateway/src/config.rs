@@ -34,7 +34,8 @@ pub struct DeadlinesConfig {
     pub attach_ms: Option<u64>,
     /// One call of the supervisor. Default: 10,000.
     pub agent_ms: Option<u64>,
-    /// The whole operation, without the fetching of an image: past it nothing is tried again. Default: twice `effect_ms`.
+    /// The whole operation, without the fetching of an image: past it nothing is tried again. Default:
+    /// twice `effect_ms`.
     pub operation_ms: Option<u64>,
 }
 
