@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Bed, Outcome, credentials, runsc, sandbox, until};
 use overwinter_driver::{Compute, Depth, Driver, DriverError, Observed};
@@ -72,9 +72,18 @@ async fn a_pause_killed_at_any_moment_is_settled_by_asking_the_sentry() -> Outco
     let bed = killed_in(&runsc, "pause").await?;
     let id = sandbox();
     counting(&bed, id).await?;
-    let (mut fence, mut killed) = (1, 0);
-    for millis in (20..80).step_by(5) {
-        fs::write(delay(&bed), format!("0.{millis:03}"))?;
+    // Of what one takes here that is left alone, so that some come on its way on any machine.
+    let began = Instant::now();
+    let ctx = bed.effect(id, 2, 1);
+    let reference = bed.driver.suspend(&ctx, Depth::Freeze).await?.reference;
+    let took = began.elapsed();
+    let (ctx, fresh) = (bed.effect(id, 3, 1), credentials(id, 1));
+    let thawed = (bed.driver).resume(&ctx, Depth::Freeze, &reference, &fresh);
+    thawed.await?;
+    let (mut fence, mut killed) = (3, 0);
+    for part in 1..=12 {
+        let after = took * part / 10;
+        fs::write(delay(&bed), format!("{:.4}", after.as_secs_f64()))?;
         fence += 2;
         let frozen = bed
             .driver
@@ -94,7 +103,7 @@ async fn a_pause_killed_at_any_moment_is_settled_by_asking_the_sentry() -> Outco
             }
             // It was put right at once: it runs.
             Err(DriverError::Rejected(_)) => killed += 1,
-            Err(other) => return Err(format!("{millis} ms: {other:?}").into()),
+            Err(other) => return Err(format!("{after:?}: {other:?}").into()),
         }
         let held = Incarnation(1);
         assert_eq!(settled(&bed, id).await?, Observed::Live { held });
