@@ -13,8 +13,8 @@ use crate::runtime::{Kind, Runtime};
 
 const NO_QUOTAS: &str = "the filesystem of the gateway's data folder has no project quotas; on ext4: \
      tune2fs -O project,quota, then mount with prjquota";
-const NO_CHECKPOINT: &str =
-    "no runtime that writes memory to disk is installed: install gVisor's runsc";
+const NO_CHECKPOINT: &str = "no runtime that writes memory to disk is installed: install gVisor's runsc (with runc, CRIU is \
+     not used: what it has restored it could not write again, as PID 1 cannot be traced)";
 
 pub(crate) fn describe(host: &Host) -> Description {
     let disk = if host.quota.is_some() {

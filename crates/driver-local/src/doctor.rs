@@ -170,8 +170,14 @@ fn memory_on_disk(chosen: &Path) -> Check {
         None => Check::new(
             NAME,
             Status::Warn,
-            "gVisor's runsc is not installed: no memory is written to disk",
-            "install it and put it in PATH (Debian 12: the package runsc of bookworm-backports)",
+            match which(Path::new("criu")) {
+                None => "gVisor's runsc is not installed: no memory is written to disk",
+                Some(_) => {
+                    "gVisor's runsc is not installed: no memory is written to disk; criu is there, and \
+                     is not used"
+                }
+            },
+            "install gVisor's runsc and put it in PATH (Debian 12: the package runsc of bookworm-backports)",
         ),
     }
 }

@@ -4,13 +4,14 @@
 //! killed in the middle of making it leaves the control groups behind. What it has put down is known.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use overwinter_lifecycle::ids::SandboxId;
 
 use crate::artifact;
-use crate::cgroup::companion_of;
+use crate::cgroup::{Freezer, companion_of};
 use crate::error::{At, LocalError, ignore_missing};
 use crate::host::Host;
 use crate::mounts;
@@ -61,30 +62,26 @@ fn end_processes(
     first: Option<Identity>,
     until: Instant,
 ) -> Result<(), LocalError> {
-    // PID 1 first: with it the kernel ends everything in its namespace at once.
+    // PID 1 first: with it the kernel ends everything in its namespace, though not at the same moment.
     let first = first.and_then(process::open);
     if let Some(pidfd) = &first {
         process::kill(pidfd);
-        // Frozen on v1, it dies only when it is thawed. No code of its runs: the signal comes first.
-        host.cgroups.thaw(native)?;
+        match host.cgroups.state(native)? {
+            // What is frozen together is thawed together, and on v1 dies only then: each must have its
+            // signal before, or it runs until PID 1 has gone. Nothing that is frozen forks.
+            Some(Freezer::Frozen | Freezer::Freezing) => {
+                kill_group(host, native)?;
+                host.cgroups.thaw(native)?;
+            }
+            Some(Freezer::Thawed) | None => {}
+        }
         process::wait(pidfd, until);
     }
     loop {
-        let pids = host.cgroups.pids(native)?;
-        if pids.is_empty() {
-            return Ok(());
-        }
         // What is in the group and not in PID 1's namespace: a runtime's own child.
-        host.cgroups.kill(native).at("killing", Path::new(native))?;
-        let killed: Vec<_> = pids
-            .iter()
-            .filter_map(|pid| process::open_pid(*pid))
-            .collect();
-        // The descriptors are of whoever had the numbers now; still in the group means still ours.
-        let still = host.cgroups.pids(native)?;
-        if pids.is_subset(&still) {
-            killed.iter().for_each(process::kill);
-        }
+        let Some(killed) = kill_group(host, native)? else {
+            return Ok(());
+        };
         host.cgroups.thaw(native)?;
         for pidfd in &killed {
             process::wait(
@@ -98,6 +95,25 @@ fn end_processes(
             });
         }
     }
+}
+
+/// Signals everything in the group, and answers with what was found. None: nothing is in it.
+fn kill_group(host: &Host, native: &str) -> Result<Option<Vec<OwnedFd>>, LocalError> {
+    let pids = host.cgroups.pids(native)?;
+    if pids.is_empty() {
+        return Ok(None);
+    }
+    host.cgroups.kill(native).at("killing", Path::new(native))?;
+    let found: Vec<_> = pids
+        .iter()
+        .filter_map(|pid| process::open_pid(*pid))
+        .collect();
+    // The descriptors are of whoever had the numbers now; still in the group means still ours.
+    let still = host.cgroups.pids(native)?;
+    if pids.is_subset(&still) {
+        found.iter().for_each(process::kill);
+    }
+    Ok(Some(found))
 }
 
 /// Ends every compute of a sandbox but `keep`: also those that no record names any more.

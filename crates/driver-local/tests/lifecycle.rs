@@ -164,6 +164,43 @@ async fn frozen_compute_ends_without_running_and_deleting_it_leaves_nothing() ->
     Ok(())
 }
 
+/// PID 1 ends first, and with it all others; but they are thawed together, so that each must have its
+/// end before it by then. With more of them than CPUs some would run for a while.
+#[tokio::test]
+async fn not_one_program_of_a_frozen_compute_runs_as_it_ends() -> Outcome {
+    const MANY: &str = "for i in 1 2 3 4 5 6 7 8; do \
+        (exec 9>> /workspace/busy; while true; do echo x >&9; done) & done; wait";
+    if cannot_run().is_some() {
+        return Ok(());
+    }
+    let bed = Bed::new(MANY).await?;
+    for deeper in [Some(Depth::Stop), None] {
+        let id = sandbox();
+        bed.driver
+            .create(&bed.effect(id, 1, 1), &bed.spec(), &credentials(id, 1))
+            .await?;
+        let busy = bed.sandbox_dir(id).join("workspace/busy");
+        // The bytes survive a delete in what is open.
+        until("they are busy", || {
+            fs::metadata(&busy).is_ok_and(|it| it.len() > 100)
+        })
+        .await?;
+        let written = fs::File::open(&busy)?;
+        bed.driver
+            .suspend(&bed.effect(id, 2, 1), Depth::Freeze)
+            .await?;
+        let frozen = written.metadata()?.len();
+        if let Some(depth) = deeper {
+            bed.driver.suspend(&bed.effect(id, 3, 1), depth).await?;
+            assert_eq!(written.metadata()?.len(), frozen, "something ran");
+        }
+        bed.driver.delete(&bed.effect(id, 4, 1)).await?;
+        assert_eq!(written.metadata()?.len(), frozen, "something ran");
+    }
+    assert_eq!(bed.left(), Vec::<String>::new());
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_end_behind_our_back_is_told_and_seen() -> Outcome {
     if cannot_run().is_some() {
