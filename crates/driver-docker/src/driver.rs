@@ -1,11 +1,8 @@
 //! The driver: who may do what when. The effects themselves are in [`crate::effects`].
 
-use std::collections::HashMap;
 use std::fs;
-use std::future::Future;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,15 +10,16 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use overwinter_driver::attach::AttachPort;
 use overwinter_driver::door::Door;
+use overwinter_driver::turns::{self, Alone, Turns, carry_on};
 use overwinter_driver::{
     Changed, ComputeSpec, Credentials, Debt, Depth, Description, Driver, DriverError,
     DriverReference, EffectContext, Effected, Found, ImageProgress, Ledger, Observation,
-    PinnedImage,
+    PinnedImage, Watchers,
 };
-use overwinter_lifecycle::ids::{EffectKey, Incarnation, SandboxId};
+use overwinter_lifecycle::ids::{Incarnation, SandboxId};
 use overwinter_lifecycle::steps::Observed;
 use rustix::process::geteuid;
-use tokio::sync::{OwnedMutexGuard, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::config::DockerConfig;
@@ -29,7 +27,7 @@ use crate::engine::Engine;
 use crate::error::{At, DockerError, OpenError};
 use crate::home::Home;
 use crate::look::Look;
-use crate::watch::{Watchers, follow};
+use crate::watch::follow;
 use crate::{describe, image, list};
 
 /// Sandboxes as containers of a Docker daemon.
@@ -52,19 +50,10 @@ pub(crate) struct Shared {
     pub(crate) boot_id: String,
     pub(crate) port: Arc<dyn AttachPort>,
     pub(crate) watchers: Watchers,
-    ledger: Arc<dyn Ledger>,
-    entries: Mutex<HashMap<SandboxId, Arc<Entry>>>,
+    pub(crate) turns: Turns<Live>,
 }
 
-/// What is known of one sandbox in this process's time.
-#[derive(Default)]
-pub(crate) struct Entry {
-    /// Over each effect; holds the newest key that was carried out.
-    effects: Arc<tokio::sync::Mutex<Option<EffectKey>>>,
-    /// Whether an effect is under way.
-    busy: AtomicBool,
-    live: Mutex<Option<Live>>,
-}
+pub(crate) type Entry = turns::Entry<Live>;
 
 /// A run that is there, as far as this process knows.
 #[derive(Debug)]
@@ -80,43 +69,23 @@ pub(crate) struct Run {
     pub(crate) paused: bool,
 }
 
-impl Entry {
-    pub(crate) fn set_live(&self, live: Option<Live>) {
-        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
-    }
-
-    pub(crate) fn has_door(&self) -> bool {
-        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        live.as_ref().is_some_and(|live| live.door.is_some())
-    }
-
-    /// The run is another now; its door stays as it is.
-    pub(crate) fn set_run(&self, run: Run) {
-        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *live {
-            Some(live) => live.run = run,
-            None => *live = Some(Live { run, door: None }),
-        }
-    }
+pub(crate) fn has_door(entry: &Entry) -> bool {
+    entry
+        .live()
+        .as_ref()
+        .is_some_and(|live| live.door.is_some())
 }
 
-/// Alone with a sandbox.
-pub(crate) struct Alone {
-    entry: Arc<Entry>,
-    newest: OwnedMutexGuard<Option<EffectKey>>,
-}
-
-impl Drop for Alone {
-    fn drop(&mut self) {
-        self.entry.busy.store(false, Ordering::Release);
+/// The run is another now; its door stays as it is.
+pub(crate) fn set_run(entry: &Entry, run: Run) {
+    match &mut *entry.live() {
+        Some(live) => live.run = run,
+        none => *none = Some(Live { run, door: None }),
     }
 }
 
 /// The right to carry out one effect.
-pub(crate) struct Turn {
-    pub(crate) entry: Arc<Entry>,
-    _alone: Alone,
-}
+pub(crate) type Turn = Alone<Live>;
 
 impl DockerDriver {
     /// Opens the driver. The daemon need not be there: it is waited for in the background. Within a
@@ -148,115 +117,23 @@ impl DockerDriver {
             home,
             port,
             watchers: Watchers::default(),
-            ledger,
-            entries: Mutex::default(),
+            turns: Turns::new(ledger),
         });
         Ok(Arc::new(Self {
             following: tokio::spawn(follow(Arc::downgrade(&shared))),
             shared,
         }))
     }
-
-    /// Carries on even when the caller stops waiting; past the deadline the caller hears that the
-    /// outcome is not known, and observations say that it is in transition.
-    async fn effect<T, F>(&self, deadline: Duration, effect: F) -> Result<T, DriverError>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, DriverError>> + Send + 'static,
-    {
-        match tokio::time::timeout(deadline, tokio::spawn(effect)).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(DockerError::BrokenOff.unsettled()),
-            Err(_) => Err(DriverError::Unknown(format!(
-                "it has not ended within {} ms and may still go on",
-                deadline.as_millis()
-            ))),
-        }
-    }
 }
 
 impl Shared {
-    pub(crate) fn entry(&self, sandbox: SandboxId) -> Arc<Entry> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(entries.entry(sandbox).or_default())
-    }
-
-    /// After a delete.
-    pub(crate) fn forget(&self, sandbox: SandboxId) {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.remove(&sandbox);
-    }
-
-    fn known(&self, sandbox: SandboxId) -> Option<Arc<Entry>> {
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.get(&sandbox).cloned()
-    }
-
-    /// The run that is there, as far as this process knows.
-    pub(crate) fn live(&self, sandbox: SandboxId) -> Option<Run> {
-        let entry = self.known(sandbox)?;
-        let live = entry.live.lock().unwrap_or_else(PoisonError::into_inner);
-        live.as_ref().map(|live| live.run)
-    }
-
-    pub(crate) fn lives(&self) -> Vec<(SandboxId, Run)> {
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let runs = entries.iter().filter_map(|(id, entry)| {
-            let live = entry.live.lock().unwrap_or_else(PoisonError::into_inner);
-            live.as_ref().map(|live| (*id, live.run))
-        });
-        runs.collect()
-    }
-
-    /// Whether an effect of this process is under way.
-    pub(crate) fn is_busy(&self, sandbox: SandboxId) -> bool {
-        self.known(sandbox)
-            .is_some_and(|entry| entry.busy.load(Ordering::Acquire))
-    }
-
-    /// Waits for earlier effects on this sandbox and refuses smaller keys.
-    pub(crate) async fn turn(&self, ctx: &EffectContext) -> Result<Turn, DriverError> {
-        let sandbox = ctx.sandbox();
-        let entry = self.entry(sandbox);
-        let mut alone = self.alone(&entry, ctx.deadline).await?;
-        if alone.newest.is_some_and(|newest| newest > ctx.key) {
-            return Err(DriverError::Fenced);
-        }
-        let newest = self.ledger.newest(sandbox).await;
-        let newest = newest.map_err(|error| DriverError::Rejected(error.to_string()))?;
-        if newest.is_some_and(|newest| newest.key > ctx.key) {
-            return Err(DriverError::Fenced);
-        }
-        *alone.newest = Some(ctx.key);
-        Ok(Turn {
-            entry,
-            _alone: alone,
-        })
-    }
-
-    /// Waits until no effect of this process is under way.
-    pub(crate) async fn alone(
-        &self,
-        entry: &Arc<Entry>,
-        patience: Duration,
-    ) -> Result<Alone, DriverError> {
-        let guard = tokio::time::timeout(patience, Arc::clone(&entry.effects).lock_owned()).await;
-        let newest = guard
-            .map_err(|_| DriverError::Unknown("an earlier effect has not ended".to_owned()))?;
-        entry.busy.store(true, Ordering::Release);
-        Ok(Alone {
-            entry: Arc::clone(entry),
-            newest,
-        })
-    }
-
     async fn observe(&self, sandbox: SandboxId) -> Result<Observation, DockerError> {
-        let observed = if self.is_busy(sandbox) {
+        let observed = if self.turns.is_busy(sandbox) {
             Observed::InTransition
         } else {
             let seen = self.look(sandbox).await?.observed();
             // What was seen while an effect began may be of before it.
-            if self.is_busy(sandbox) {
+            if self.turns.is_busy(sandbox) {
                 Observed::InTransition
             } else {
                 seen
@@ -274,7 +151,7 @@ impl Shared {
             Depth::Freeze | Depth::Stop => {}
             Depth::Checkpoint => return Err(no_checkpoint()),
         }
-        if self.is_busy(sandbox) {
+        if self.turns.is_busy(sandbox) {
             return Err(DriverError::Rejected(
                 "another effect on this sandbox is under way".to_owned(),
             ));
@@ -338,7 +215,7 @@ impl Driver for DockerDriver {
     ) -> Result<Effected, DriverError> {
         let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
         let (spec, credentials) = (spec.clone(), credentials.clone());
-        self.effect(ctx.deadline, async move {
+        carry_on(ctx.deadline, async move {
             shared.create(&ctx, spec, credentials).await
         })
         .await
@@ -352,7 +229,7 @@ impl Driver for DockerDriver {
     ) -> Result<Effected, DriverError> {
         let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
         let (spec, credentials) = (spec.clone(), credentials.clone());
-        self.effect(ctx.deadline, async move {
+        carry_on(ctx.deadline, async move {
             shared.begin_again(&ctx, spec, credentials).await
         })
         .await
@@ -360,7 +237,7 @@ impl Driver for DockerDriver {
 
     async fn suspend(&self, ctx: &EffectContext, depth: Depth) -> Result<Effected, DriverError> {
         let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
-        self.effect(ctx.deadline, async move {
+        carry_on(ctx.deadline, async move {
             match depth {
                 Depth::Freeze => shared.freeze(&ctx).await,
                 Depth::Checkpoint => Err(no_checkpoint()),
@@ -379,7 +256,7 @@ impl Driver for DockerDriver {
     ) -> Result<Effected, DriverError> {
         let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
         let (reference, credentials) = (reference.clone(), credentials.clone());
-        self.effect(ctx.deadline, async move {
+        carry_on(ctx.deadline, async move {
             match depth {
                 Depth::Freeze => shared.thaw(&ctx, reference, credentials).await,
                 Depth::Checkpoint => Err(no_checkpoint()),
@@ -398,7 +275,7 @@ impl Driver for DockerDriver {
     ) -> Result<Effected, DriverError> {
         let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
         let credentials = credentials.clone();
-        self.effect(ctx.deadline, async move {
+        carry_on(ctx.deadline, async move {
             shared.reattach(&ctx, credentials).await
         })
         .await
@@ -406,14 +283,12 @@ impl Driver for DockerDriver {
 
     async fn delete(&self, ctx: &EffectContext) -> Result<Effected, DriverError> {
         let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
-        self.effect(ctx.deadline, async move { shared.delete(&ctx).await })
-            .await
+        carry_on(ctx.deadline, async move { shared.delete(&ctx).await }).await
     }
 
     async fn discard(&self, debt: &Debt) -> Result<(), DriverError> {
         let (shared, debt) = (Arc::clone(&self.shared), debt.clone());
-        self.effect(DISCARD_WITHIN, async move { shared.discard(&debt).await })
-            .await
+        carry_on(DISCARD_WITHIN, async move { shared.discard(&debt).await }).await
     }
 
     async fn observe(&self, sandbox: SandboxId) -> Result<Observation, DriverError> {
@@ -432,7 +307,7 @@ impl Driver for DockerDriver {
 
     async fn recover(&self, sandbox: SandboxId, patience: Duration) -> Result<(), DriverError> {
         let shared = Arc::clone(&self.shared);
-        self.effect(patience + RECOVER_WITHIN, async move {
+        carry_on(patience + RECOVER_WITHIN, async move {
             shared.recover(sandbox, patience).await
         })
         .await

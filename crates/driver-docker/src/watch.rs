@@ -6,12 +6,11 @@
 //! What is so is never taken from an event.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::Weak;
 use std::time::{Duration, SystemTime};
 
 use bollard::models::EventMessage;
 use futures::StreamExt;
-use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use overwinter_driver::Changed;
 use overwinter_lifecycle::ids::SandboxId;
 
@@ -23,24 +22,6 @@ use crate::look::Look;
 /// Between two attempts to reach a daemon that is away; nothing tells when it is back.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
-/// Who wants to know of changes. Nothing is lost while one listens slowly.
-#[derive(Default)]
-pub(crate) struct Watchers(Mutex<Vec<UnboundedSender<Changed>>>);
-
-impl Watchers {
-    pub(crate) fn add(&self) -> UnboundedReceiver<Changed> {
-        let (sender, receiver) = unbounded();
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(sender);
-        receiver
-    }
-
-    fn tell(&self, changed: Changed) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|sender| sender.unbounded_send(changed).is_ok());
-    }
-}
 
 /// Follows the daemon until the driver is gone.
 pub(crate) async fn follow(driver: Weak<Shared>) {
@@ -77,7 +58,7 @@ async fn open(shared: &Shared) -> Result<Events, DockerError> {
     // The daemon's clock is this host's.
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let since = since.unwrap_or_default().as_secs();
-    for (sandbox, live) in shared.lives() {
+    for (sandbox, live) in shared.turns.lives(|live| live.run) {
         let as_it_was = match shared.look(sandbox).await? {
             Look::Running(now) => now.receipt.held == live.held && now.paused == live.paused,
             Look::Nothing | Look::Remains(_) | Look::Moving(_) => false,
@@ -105,7 +86,7 @@ async fn listen(driver: &Weak<Shared>, mut events: Events) {
         // is: who ends it forgets it first.
         let told = match kind(&action) {
             Kind::End => true,
-            Kind::Change => !shared.is_busy(sandbox),
+            Kind::Change => !shared.turns.is_busy(sandbox),
             Kind::Nothing => false,
         };
         if told {
@@ -134,7 +115,7 @@ fn sandbox(mut attributes: HashMap<String, String>) -> Option<SandboxId> {
 }
 
 fn tell(shared: &Shared, sandbox: SandboxId) {
-    if let Some(live) = shared.live(sandbox) {
+    if let Some(live) = shared.turns.live(sandbox, |live| live.run) {
         shared.watchers.tell(Changed {
             sandbox,
             held: live.held,

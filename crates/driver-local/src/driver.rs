@@ -1,29 +1,26 @@
 //! The driver: who may do what when. The effects themselves are in [`crate::effects`].
 
-use std::collections::HashMap;
-use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use overwinter_driver::attach::AttachPort;
+use overwinter_driver::turns::{self, Alone, Turns, carry_on};
 use overwinter_driver::{
     Changed, ComputeSpec, Credentials, Debt, Depth, Description, Driver, DriverError,
-    DriverReference, EffectContext, Effected, Found, Ledger, Observation, PinnedImage,
+    DriverReference, EffectContext, Effected, Found, Ledger, Observation, PinnedImage, Watchers,
 };
-use overwinter_lifecycle::ids::{EffectKey, SandboxId};
-use tokio::sync::{OwnedMutexGuard, RwLock, Semaphore};
+use overwinter_lifecycle::ids::SandboxId;
+use tokio::sync::{RwLock, Semaphore};
 
 use crate::config::LocalConfig;
 use crate::error::{LocalError, OpenError};
 use crate::host::Host;
-use crate::live::{Live, Watchers};
+use crate::live::Live;
 use crate::lock::SandboxLock;
 use crate::network::Watch;
-use crate::runtime::Kind;
 use crate::{describe, image, list, recover};
 
 /// Sandboxes on this host.
@@ -36,8 +33,7 @@ pub struct LocalDriver {
 pub(crate) struct Shared {
     pub(crate) host: Arc<Host>,
     pub(crate) port: Arc<dyn AttachPort>,
-    ledger: Arc<dyn Ledger>,
-    entries: Mutex<HashMap<SandboxId, Arc<Entry>>>,
+    pub(crate) turns: Turns<Live>,
     pub(crate) watchers: Arc<Watchers>,
     /// Read while the runtime starts something, written to remove folders that it would miss.
     pub(crate) starting: RwLock<()>,
@@ -49,49 +45,7 @@ pub(crate) struct Shared {
     pub(crate) paging: Semaphore,
 }
 
-/// What is known of one sandbox in this process's time.
-#[derive(Default)]
-pub(crate) struct Entry {
-    /// Over each effect; holds the newest key that was carried out.
-    effects: Arc<tokio::sync::Mutex<Option<EffectKey>>>,
-    /// Whether an effect is under way.
-    busy: AtomicBool,
-    pub(crate) live: Mutex<Option<Live>>,
-}
-
-impl Entry {
-    /// Of what runs, where it was watched from its start.
-    pub(crate) fn kind(&self) -> Option<Kind> {
-        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        live.as_ref().map(|live| live.runtime)
-    }
-
-    pub(crate) fn set_live(&self, live: Option<Live>) {
-        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
-    }
-}
-
-/// Alone with a sandbox, as far as this process goes.
-pub(crate) struct Alone {
-    entry: Arc<Entry>,
-    newest: OwnedMutexGuard<Option<EffectKey>>,
-}
-
-impl Alone {
-    fn new(entry: &Arc<Entry>, newest: OwnedMutexGuard<Option<EffectKey>>) -> Self {
-        entry.busy.store(true, Ordering::Release);
-        Self {
-            entry: Arc::clone(entry),
-            newest,
-        }
-    }
-}
-
-impl Drop for Alone {
-    fn drop(&mut self) {
-        self.entry.busy.store(false, Ordering::Release);
-    }
-}
+pub(crate) type Entry = turns::Entry<Live>;
 
 /// The right to carry out one effect.
 pub(crate) struct Turn {
@@ -99,7 +53,7 @@ pub(crate) struct Turn {
     /// None where the sandbox has no folder.
     pub(crate) lock: Option<SandboxLock>,
     pub(crate) until: Instant,
-    _alone: Alone,
+    _alone: Alone<Live>,
 }
 
 impl Turn {
@@ -109,9 +63,9 @@ impl Turn {
     }
 
     /// Not an effect's own: what a recovery has taken.
-    pub(crate) fn to_recover(entry: Arc<Entry>, lock: Option<SandboxLock>, alone: Alone) -> Self {
+    pub(crate) fn to_recover(lock: Option<SandboxLock>, alone: Alone<Live>) -> Self {
         Self {
-            entry,
+            entry: Arc::clone(alone.entry()),
             lock,
             until: Instant::now() + RECOVER_WITHIN,
             _alone: alone,
@@ -136,8 +90,7 @@ impl LocalDriver {
             shared: Arc::new(Shared {
                 host,
                 port,
-                ledger,
-                entries: Mutex::default(),
+                turns: Turns::new(ledger),
                 watchers: Arc::default(),
                 starting: RwLock::default(),
                 ending: Semaphore::new(at_once),
@@ -154,69 +107,19 @@ impl LocalDriver {
             self.shared.host.close();
         }
     }
-
-    /// Carries on even when the caller stops waiting; past the deadline the caller hears that the
-    /// outcome is not known, and observations say that it is in transition.
-    async fn effect<T, F>(&self, deadline: Duration, effect: F) -> Result<T, DriverError>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, DriverError>> + Send + 'static,
-    {
-        match tokio::time::timeout(deadline + MARGIN, tokio::spawn(effect)).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(DriverError::Unknown("the effect was broken off".to_owned())),
-            Err(_) => Err(DriverError::Unknown(format!(
-                "it has not ended within {} ms and may still go on",
-                deadline.as_millis()
-            ))),
-        }
-    }
 }
 
 /// What remains of a deadline that is up is too little to settle anything in.
 const SETTLE_WITHIN: Duration = Duration::from_secs(5);
-/// For an effect that has noticed its own deadline to say more.
-const MARGIN: Duration = Duration::from_millis(500);
 /// For an effect of before, or a gateway that takes over, to let go of a sandbox that is to be suspended.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Shared {
-    pub(crate) fn entry(&self, sandbox: SandboxId) -> Arc<Entry> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(entries.entry(sandbox).or_default())
-    }
-
-    /// After a delete.
-    pub(crate) fn forget(&self, sandbox: SandboxId) {
-        self.entries
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&sandbox);
-    }
-
-    fn known(&self, sandbox: SandboxId) -> Option<Arc<Entry>> {
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.get(&sandbox).cloned()
-    }
-
     /// Waits for earlier effects on this sandbox, refuses smaller keys and takes the lock.
     pub(crate) async fn turn(self: &Arc<Self>, ctx: &EffectContext) -> Result<Turn, DriverError> {
         let until = Instant::now() + ctx.deadline;
         let sandbox = ctx.sandbox();
-        let entry = self.entry(sandbox);
-        let mut alone = self.alone(&entry, ctx.deadline).await?;
-        if alone.newest.is_some_and(|newest| newest > ctx.key) {
-            return Err(DriverError::Fenced);
-        }
-        let newest = self
-            .ledger
-            .newest(sandbox)
-            .await
-            .map_err(|error| DriverError::Rejected(error.to_string()))?;
-        if newest.is_some_and(|newest| newest.key > ctx.key) {
-            return Err(DriverError::Fenced);
-        }
-        *alone.newest = Some(ctx.key);
+        let alone = self.turns.next(ctx).await?;
         let dir = self.host.layout.sandbox(sandbox);
         let lock = if dir.kept.is_dir() {
             // Free at once, unless a subprocess of an earlier gateway has it.
@@ -232,29 +135,11 @@ impl Shared {
             None
         };
         Ok(Turn {
-            entry,
+            entry: Arc::clone(alone.entry()),
             lock,
             until,
             _alone: alone,
         })
-    }
-
-    /// Waits until no effect of this process is under way.
-    pub(crate) async fn alone(
-        &self,
-        entry: &Arc<Entry>,
-        patience: Duration,
-    ) -> Result<Alone, DriverError> {
-        let guard = tokio::time::timeout(patience, Arc::clone(&entry.effects).lock_owned())
-            .await
-            .map_err(|_| DriverError::Unknown("an earlier effect has not ended".to_owned()))?;
-        Ok(Alone::new(entry, guard))
-    }
-
-    /// Whether an effect of this process is under way.
-    fn is_busy(&self, sandbox: SandboxId) -> bool {
-        self.known(sandbox)
-            .is_some_and(|entry| entry.busy.load(Ordering::Acquire))
     }
 }
 
@@ -323,7 +208,7 @@ impl Driver for LocalDriver {
     ) -> Result<Effected, DriverError> {
         let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
         let (spec, credentials) = (spec.clone(), credentials.clone());
-        self.effect(ctx.deadline, async move {
+        carry_on(ctx.deadline, async move {
             shared.create(&ctx, spec, credentials).await
         })
         .await
@@ -337,7 +222,7 @@ impl Driver for LocalDriver {
     ) -> Result<Effected, DriverError> {
         let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
         let (spec, credentials) = (spec.clone(), credentials.clone());
-        self.effect(ctx.deadline, async move {
+        carry_on(ctx.deadline, async move {
             shared.start(&ctx, spec, credentials).await
         })
         .await
@@ -345,7 +230,7 @@ impl Driver for LocalDriver {
 
     async fn suspend(&self, ctx: &EffectContext, depth: Depth) -> Result<Effected, DriverError> {
         let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
-        self.effect(ctx.deadline, async move {
+        carry_on(ctx.deadline, async move {
             match depth {
                 Depth::Freeze => shared.freeze(&ctx).await,
                 Depth::Checkpoint => shared.checkpoint(&ctx).await,
@@ -364,7 +249,7 @@ impl Driver for LocalDriver {
     ) -> Result<Effected, DriverError> {
         let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
         let (reference, credentials) = (reference.clone(), credentials.clone());
-        self.effect(ctx.deadline, async move {
+        carry_on(ctx.deadline, async move {
             match depth {
                 Depth::Freeze => shared.thaw(&ctx, reference, credentials).await,
                 Depth::Checkpoint => shared.restore(&ctx, reference, credentials).await,
@@ -383,7 +268,7 @@ impl Driver for LocalDriver {
     ) -> Result<Effected, DriverError> {
         let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
         let credentials = credentials.clone();
-        self.effect(ctx.deadline, async move {
+        carry_on(ctx.deadline, async move {
             shared.reattach(&ctx, credentials).await
         })
         .await
@@ -391,18 +276,16 @@ impl Driver for LocalDriver {
 
     async fn delete(&self, ctx: &EffectContext) -> Result<Effected, DriverError> {
         let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
-        self.effect(ctx.deadline, async move { shared.delete(&ctx).await })
-            .await
+        carry_on(ctx.deadline, async move { shared.delete(&ctx).await }).await
     }
 
     async fn discard(&self, debt: &Debt) -> Result<(), DriverError> {
         let (shared, debt) = (Arc::clone(&self.shared), debt.clone());
-        self.effect(DISCARD_WITHIN, async move { shared.discard(&debt).await })
-            .await
+        carry_on(DISCARD_WITHIN, async move { shared.discard(&debt).await }).await
     }
 
     async fn observe(&self, sandbox: SandboxId) -> Result<Observation, DriverError> {
-        let busy = self.shared.is_busy(sandbox);
+        let busy = self.shared.turns.is_busy(sandbox);
         let host = Arc::clone(&self.shared.host);
         blocking(move || recover::observe(&host, sandbox, busy))
             .await
@@ -422,7 +305,7 @@ impl Driver for LocalDriver {
 
     async fn recover(&self, sandbox: SandboxId, patience: Duration) -> Result<(), DriverError> {
         let shared = Arc::clone(&self.shared);
-        self.effect(patience + RECOVER_WITHIN, async move {
+        carry_on(patience + RECOVER_WITHIN, async move {
             shared.recover(sandbox, patience).await
         })
         .await

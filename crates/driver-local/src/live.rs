@@ -1,10 +1,7 @@
 //! Live computes of this process's time: the socket of each and who is told of its end.
 
-use std::sync::{Mutex, PoisonError};
-
-use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
-use overwinter_driver::Changed;
 use overwinter_driver::door::Door;
+use overwinter_driver::{Changed, Watchers};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tokio::io::Interest;
@@ -15,28 +12,6 @@ use crate::compute::ComputeRecord;
 use crate::network::Net;
 use crate::process;
 use crate::runtime::Kind;
-
-/// Who wants to know of changes. Nothing is lost while one listens slowly.
-#[derive(Default)]
-pub(crate) struct Watchers(Mutex<Vec<UnboundedSender<Changed>>>);
-
-impl Watchers {
-    pub(crate) fn add(&self) -> UnboundedReceiver<Changed> {
-        let (sender, receiver) = unbounded();
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(sender);
-        receiver
-    }
-
-    fn tell(&self, changed: Changed) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|sender| sender.unbounded_send(changed).is_ok());
-    }
-}
 
 /// A compute that is watched. Dropped when it has ended or another takes its place.
 pub(crate) struct Live {

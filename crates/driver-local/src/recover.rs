@@ -75,8 +75,8 @@ impl Shared {
         sandbox: SandboxId,
         patience: Duration,
     ) -> Result<(), DriverError> {
-        let entry = self.entry(sandbox);
-        let alone = self.alone(&entry, patience).await?;
+        let entry = self.turns.entry(sandbox);
+        let alone = entry.alone(patience).await?;
         let host = Arc::clone(&self.host);
         let dir = host.layout.sandbox(sandbox);
         let (lock, look) = blocking(move || {
@@ -105,7 +105,7 @@ impl Shared {
         .map_err(LocalError::unsettled)?;
         match look {
             Look::Running(running) => {
-                let turn = Turn::to_recover(entry, lock, alone);
+                let turn = Turn::to_recover(lock, alone);
                 self.settle_running(&turn, sandbox, running).await?;
             }
             Look::Nothing | Look::Remains(_) => entry.set_live(None),

@@ -15,38 +15,12 @@ use common::{
 };
 use futures::StreamExt;
 use overwinter_api::supervisor as wire;
-use overwinter_driver::attach::{AttachProof, AttachRefused, Io};
-use overwinter_driver::testkit::conformance::{self, Backend, Subject, TestLedger, TestPort};
-use overwinter_driver::{Agent, AttachPort, Depth, Driver, Peer, PinnedImage};
+use overwinter_driver::testkit::conformance::{
+    self, Backend, Subject, TestLedger, TestPort, Wires,
+};
+use overwinter_driver::{Depth, Driver, PinnedImage};
 use overwinter_driver_local::{LocalConfig, LocalDriver};
 use overwinter_lifecycle::ids::SandboxId;
-use tokio::task::JoinHandle;
-
-/// The gateway's end of every connection, which dies with it.
-struct Wires {
-    port: Arc<TestPort>,
-    carried: Mutex<Vec<JoinHandle<()>>>,
-}
-
-impl AttachPort for Wires {
-    fn connection(&self, sandbox: SandboxId, mut io: Box<dyn Io>, peer: Peer) {
-        let (mut near, far) = tokio::io::duplex(1 << 16);
-        let carried = tokio::spawn(async move {
-            let _ = tokio::io::copy_bidirectional(&mut io, &mut near).await;
-        });
-        self.carried.lock().unwrap().push(carried);
-        self.port.connection(sandbox, Box::new(far), peer);
-    }
-
-    fn agent(
-        &self,
-        sandbox: SandboxId,
-        proof: &AttachProof,
-        agent: Arc<dyn Agent>,
-    ) -> Result<(), AttachRefused> {
-        self.port.agent(sandbox, proof, agent)
-    }
-}
 
 struct Host {
     driver: Mutex<Arc<LocalDriver>>,
@@ -64,10 +38,7 @@ impl Host {
         // What is offered is what this one can do.
         config.also = Vec::new();
         config.supervisor = supervisor;
-        let wires = Arc::new(Wires {
-            port: TestPort::new(),
-            carried: Mutex::default(),
-        });
+        let wires = Wires::new();
         let ledger = Arc::new(TestLedger::default());
         let driver = LocalDriver::open(config.clone(), wires.clone(), ledger.clone())?;
         Ok(Self {
@@ -88,7 +59,7 @@ impl Backend for Host {
     }
 
     fn port(&self) -> Arc<TestPort> {
-        Arc::clone(&self.wires.port)
+        self.wires.port()
     }
 
     fn ledger(&self) -> Arc<TestLedger> {
@@ -146,9 +117,7 @@ impl Backend for Host {
         let driver =
             LocalDriver::open(self.config.clone(), self.wires.clone(), self.ledger.clone())
                 .unwrap();
-        for carried in self.wires.carried.lock().unwrap().drain(..) {
-            carried.abort();
-        }
+        self.wires.cut();
         // Nothing of the old one is tidied up: it has died.
         std::mem::forget(std::mem::replace(&mut *self.driver.lock().unwrap(), driver));
     }

@@ -9,6 +9,8 @@
 //! | [`attach`] | how a supervisor, or a backend's own agent, reaches the gateway |
 //! | [`agent`] | what the gateway asks of whoever is inside |
 //! | [`ledger`] | the receipts, through a port to the gateway's store |
+//! | [`turns`] | one effect at a time on a sandbox, and none after a newer one |
+//! | [`watchers`] | who is told that compute has changed |
 //! | `door` | the folder and the socket that a supervisor on this host attaches by (feature `door`) |
 //! | `session` | the gateway's side of a supervisor's connection (feature `session`) |
 //! | `testkit` | a simulated backend and the conformance suite (feature `testkit`) |
@@ -24,7 +26,9 @@ pub mod ledger;
 pub mod session;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+pub mod turns;
 pub mod types;
+pub mod watchers;
 
 pub use agent::{Agent, AgentError};
 pub use attach::{AttachPort, Credentials, Peer, Token};
@@ -32,3 +36,4 @@ pub use driver::Driver;
 pub use error::{DriverError, Unusable};
 pub use ledger::Ledger;
 pub use types::*;
+pub use watchers::Watchers;

@@ -19,7 +19,7 @@ use overwinter_lifecycle::ids::SandboxId;
 
 use super::effected;
 use crate::container::{body, name_of};
-use crate::driver::{Live, Run, Shared, Turn, blocking};
+use crate::driver::{Live, Run, Shared, Turn, blocking, has_door, set_run};
 use crate::error::DockerError;
 use crate::look::{Container, Look, Running};
 use crate::receipt::Receipt;
@@ -40,7 +40,7 @@ impl Shared {
         spec: ComputeSpec,
         credentials: Credentials,
     ) -> Result<Effected, DriverError> {
-        let turn = self.turn(ctx).await?;
+        let turn = self.turns.next(ctx).await?;
         let sandbox = ctx.sandbox();
         let had_storage = self.home.has_storage(sandbox);
         let made = self.bring_up(&turn, ctx, &spec, &credentials).await;
@@ -49,7 +49,7 @@ impl Shared {
                 self.remove_all(sandbox)
                     .await
                     .map_err(DockerError::unsettled)?;
-                self.forget(sandbox);
+                self.turns.forget(sandbox);
                 Err(failed)
             }
             other => other,
@@ -62,7 +62,7 @@ impl Shared {
         spec: ComputeSpec,
         credentials: Credentials,
     ) -> Result<Effected, DriverError> {
-        let turn = self.turn(ctx).await?;
+        let turn = self.turns.next(ctx).await?;
         if !self.home.has_storage(ctx.sandbox()) {
             return Err(DriverError::Missing("its storage is not there".to_owned()));
         }
@@ -88,12 +88,12 @@ impl Shared {
                 ));
             }
             Look::Remains(container) => {
-                turn.entry.set_live(None);
+                turn.entry().set_live(None);
                 self.end_foreign(&container).await?;
                 (container, None)
             }
             Look::Nothing => {
-                turn.entry.set_live(None);
+                turn.entry().set_live(None);
                 let was_there = self.home.has_storage(sandbox);
                 let made = self.make(ctx, spec).await?;
                 (made, was_there.then(|| ROOT_IS_NEW.to_owned()))
@@ -200,7 +200,7 @@ impl Shared {
             held: ctx.incarnation,
             paused: false,
         };
-        turn.entry.set_live(Some(Live {
+        turn.entry().set_live(Some(Live {
             run,
             door: Some(door),
         }));
@@ -220,7 +220,7 @@ impl Shared {
             Look::Moving(_) => Err(DriverError::Unknown("it is in transition".to_owned())),
             Look::Nothing => Err(DriverError::Unknown("its container has gone".to_owned())),
             Look::Remains(now) => {
-                turn.entry.set_live(None);
+                turn.entry().set_live(None);
                 let ended = DockerError::EndedAtOnce {
                     code: now.exit_code,
                     error: now.error,
@@ -269,8 +269,8 @@ impl Shared {
             held: running.receipt.held,
             paused: running.paused,
         };
-        if entry.has_door() {
-            entry.set_run(run);
+        if has_door(entry) {
+            set_run(entry, run);
             return Ok(());
         }
         let base = self.engine.base().await?;
@@ -287,7 +287,7 @@ impl Shared {
         credentials: &Credentials,
     ) -> Result<(), DockerError> {
         let sandbox = credentials.sandbox;
-        self.open_the_way(&turn.entry, sandbox, running).await?;
+        self.open_the_way(turn.entry(), sandbox, running).await?;
         let base = self.engine.base().await?;
         let folder = self.home.sandbox(sandbox).attach();
         Ok(door::write(&folder, base, credentials)?)

@@ -20,8 +20,8 @@ impl Shared {
         self: &Arc<Self>,
         ctx: &EffectContext,
     ) -> Result<Effected, DriverError> {
-        let turn = self.turn(ctx).await?;
-        turn.entry.set_live(None);
+        let turn = self.turns.next(ctx).await?;
+        turn.entry().set_live(None);
         self.remove_all(ctx.sandbox())
             .await
             .map_err(DockerError::unsettled)?;
@@ -30,8 +30,8 @@ impl Shared {
 
     pub(crate) async fn discard(self: &Arc<Self>, debt: &Debt) -> Result<(), DriverError> {
         let sandbox = debt.key.sandbox;
-        let entry = self.entry(sandbox);
-        let _alone = self.alone(&entry, DEBT_WITHIN).await?;
+        let entry = self.turns.entry(sandbox);
+        let _alone = entry.alone(DEBT_WITHIN).await?;
         match debt.kind {
             // A run is all that there is of compute, and a container holds more than that.
             DebtKind::Compute => {

@@ -10,7 +10,7 @@ use overwinter_driver::{
 use overwinter_lifecycle::ids::SandboxId;
 
 use super::{effected, read_reference, reference, retained};
-use crate::driver::{Live, Run, Shared, Turn};
+use crate::driver::{Live, Run, Shared, Turn, set_run};
 use crate::error::DockerError;
 use crate::flavor::Flavor;
 use crate::look::{Look, Running};
@@ -21,7 +21,7 @@ impl Shared {
         self: &Arc<Self>,
         ctx: &EffectContext,
     ) -> Result<Effected, DriverError> {
-        let turn = self.turn(ctx).await?;
+        let turn = self.turns.next(ctx).await?;
         let sandbox = ctx.sandbox();
         let found = self.running(sandbox).await;
         let Some(running) = found.map_err(DockerError::without_effect)? else {
@@ -44,7 +44,7 @@ impl Shared {
         }
         let held = running.receipt.held;
         // A sleeping sandbox needs no socket, and a host has many.
-        turn.entry.set_live(Some(Live {
+        turn.entry().set_live(Some(Live {
             run: Run { held, paused: true },
             door: None,
         }));
@@ -61,7 +61,7 @@ impl Shared {
         reference: DriverReference,
         credentials: Credentials,
     ) -> Result<Effected, DriverError> {
-        let turn = self.turn(ctx).await?;
+        let turn = self.turns.next(ctx).await?;
         let gone = || DriverError::Missing("the frozen compute is not there any more".to_owned());
         let found = self.running(ctx.sandbox()).await;
         let running = found
@@ -85,10 +85,13 @@ impl Shared {
         if running.paused {
             self.unpause(ctx.sandbox(), &running).await?;
         }
-        turn.entry.set_run(Run {
-            held,
-            paused: false,
-        });
+        set_run(
+            turn.entry(),
+            Run {
+                held,
+                paused: false,
+            },
+        );
         Ok(effected(self.config.flavor, Compute::Live { held }))
     }
 
@@ -115,7 +118,7 @@ impl Shared {
         ctx: &EffectContext,
         credentials: Credentials,
     ) -> Result<Effected, DriverError> {
-        let turn = self.turn(ctx).await?;
+        let turn = self.turns.next(ctx).await?;
         let found = self.running(ctx.sandbox()).await;
         let Some(running) = found.map_err(DockerError::without_effect)? else {
             return Err(DriverError::Missing("no compute is there".to_owned()));
@@ -139,12 +142,12 @@ impl Shared {
         sandbox: SandboxId,
         patience: Duration,
     ) -> Result<(), DriverError> {
-        let entry = self.entry(sandbox);
-        let _alone = self.alone(&entry, patience).await?;
+        let entry = self.turns.entry(sandbox);
+        let _alone = entry.alone(patience).await?;
         match self.look(sandbox).await.map_err(DockerError::unsettled)? {
             Look::Running(running) if running.paused => {
                 let held = running.receipt.held;
-                entry.set_run(Run { held, paused: true });
+                set_run(&entry, Run { held, paused: true });
             }
             Look::Running(running) => {
                 let opened = self.open_the_way(&entry, sandbox, &running).await;
@@ -158,6 +161,6 @@ impl Shared {
 
 /// It ended by itself; its container and its storage stay.
 fn memory_is_gone(flavor: Flavor, turn: &Turn) -> Effected {
-    turn.entry.set_live(None);
+    turn.entry().set_live(None);
     effected(flavor, Compute::Absent)
 }

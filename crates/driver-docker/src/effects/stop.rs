@@ -18,8 +18,8 @@ impl Shared {
         self: &Arc<Self>,
         ctx: &EffectContext,
     ) -> Result<Effected, DriverError> {
-        let turn = self.turn(ctx).await?;
-        turn.entry.set_live(None);
+        let turn = self.turns.next(ctx).await?;
+        turn.entry().set_live(None);
         let sandbox = ctx.sandbox();
         self.end(sandbox).await?;
         let begun = Instant::now();

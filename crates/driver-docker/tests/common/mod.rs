@@ -7,13 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use overwinter_driver::attach::{AttachProof, AttachRefused, Io};
-use overwinter_driver::testkit::conformance::{Backend, TestLedger, TestPort};
-use overwinter_driver::{Agent, AttachPort, Driver, Peer, PinnedImage};
+use overwinter_driver::testkit::conformance::{Backend, TestLedger, TestPort, Wires};
+use overwinter_driver::{Driver, PinnedImage};
 use overwinter_driver_docker::testkit::{Daemon, cannot_run};
 use overwinter_driver_docker::{DockerConfig, DockerDriver, Flavor, PullPolicy};
 use overwinter_lifecycle::ids::SandboxId;
-use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 pub const IMAGE: &str = "winter:latest";
@@ -72,32 +70,6 @@ fn short() -> String {
     Uuid::new_v4().simple().to_string()[..8].to_owned()
 }
 
-/// The gateway's end of every connection, which dies with it.
-pub struct Wires {
-    port: Arc<TestPort>,
-    carried: Mutex<Vec<JoinHandle<()>>>,
-}
-
-impl AttachPort for Wires {
-    fn connection(&self, sandbox: SandboxId, mut io: Box<dyn Io>, peer: Peer) {
-        let (mut near, far) = tokio::io::duplex(1 << 16);
-        let carried = tokio::spawn(async move {
-            let _ = tokio::io::copy_bidirectional(&mut io, &mut near).await;
-        });
-        self.carried.lock().unwrap().push(carried);
-        self.port.connection(sandbox, Box::new(far), peer);
-    }
-
-    fn agent(
-        &self,
-        sandbox: SandboxId,
-        proof: &AttachProof,
-        agent: Arc<dyn Agent>,
-    ) -> Result<(), AttachRefused> {
-        self.port.agent(sandbox, proof, agent)
-    }
-}
-
 /// A gateway's worth of driver.
 pub struct Bed {
     pub daemon: Arc<tokio::sync::Mutex<Daemon>>,
@@ -128,10 +100,7 @@ impl Bed {
                 format!("test-{}", short()),
             )
         };
-        let wires = Arc::new(Wires {
-            port: TestPort::new(),
-            carried: Mutex::default(),
-        });
+        let wires = Wires::new();
         let ledger = Arc::new(TestLedger::default());
         let driver = DockerDriver::open(config.clone(), wires.clone(), ledger.clone()).unwrap();
         Self {
@@ -152,7 +121,7 @@ impl Backend for Bed {
     }
 
     fn port(&self) -> Arc<TestPort> {
-        Arc::clone(&self.wires.port)
+        self.wires.port()
     }
 
     fn ledger(&self) -> Arc<TestLedger> {
@@ -187,9 +156,7 @@ impl Backend for Bed {
         let driver =
             DockerDriver::open(self.config.clone(), self.wires.clone(), self.ledger.clone())
                 .unwrap();
-        for carried in self.wires.carried.lock().unwrap().drain(..) {
-            carried.abort();
-        }
+        self.wires.cut();
         // Nothing of the old one is tidied up: it has died.
         std::mem::forget(std::mem::replace(&mut *self.driver.lock().unwrap(), driver));
     }

@@ -9,7 +9,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use overwinter_driver::door::{self, Door};
@@ -75,7 +75,7 @@ impl Shared {
                 self.remove_storage(sandbox, Instant::now() + CLEAR_WITHIN)
                     .await
                     .map_err(LocalError::unsettled)?;
-                self.forget(sandbox);
+                self.turns.forget(sandbox);
                 Err(failed)
             }
             other => other,
@@ -386,7 +386,7 @@ impl Shared {
         let base = self.host.ranges.take(sandbox)?;
         let folder = self.host.layout.sandbox(sandbox).attach();
         let user = running.record.runtime.peer(base);
-        let mut slot = entry.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = entry.live();
         let live = match &mut *slot {
             Some(live) if live.native == running.record.native => live,
             other => other.insert(self.watch_of(sandbox, running)),

@@ -33,8 +33,8 @@ impl Shared {
 
     pub(crate) async fn discard(self: &Arc<Self>, debt: &Debt) -> Result<(), DriverError> {
         let sandbox = debt.key.sandbox;
-        let entry = self.entry(sandbox);
-        let _alone = self.alone(&entry, DEBT_WITHIN).await?;
+        let entry = self.turns.entry(sandbox);
+        let _alone = entry.alone(DEBT_WITHIN).await?;
         match debt.kind {
             DebtKind::Compute => {
                 let (host, native) = (Arc::clone(&self.host), debt.reference.clone());

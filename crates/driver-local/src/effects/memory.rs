@@ -2,7 +2,7 @@
 //! each is one piece of work off the threads that serve connections; gVisor's tasks are halted and
 //! woken beside it (see `tasks`).
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use overwinter_driver::{
     Compute, Credentials, DriverError, DriverReference, EffectContext, Effected,
@@ -86,12 +86,7 @@ impl Shared {
                 };
             }
             // A sleeping sandbox needs no socket, and a host has many.
-            if let Some(live) = &mut *turn
-                .entry
-                .live
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-            {
+            if let Some(live) = &mut *turn.entry.live() {
                 live.door = None;
             }
             let held = running.record.birth;

@@ -1,7 +1,6 @@
 //! The network of what goes on running: it may have been lost meanwhile.
 
 use std::path::Path;
-use std::sync::PoisonError;
 
 use overwinter_lifecycle::ids::SandboxId;
 
@@ -66,11 +65,7 @@ impl Shared {
             .carry_again(&host.cgroups, &net, cpus, turn.until)?;
         let first = running.pidfd.try_clone();
         let first = first.at("duplicating", Path::new(native))?;
-        let mut live = turn
-            .entry
-            .live
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut live = turn.entry.live();
         if let Some(live) = &mut *live
             && live.native == *native
         {

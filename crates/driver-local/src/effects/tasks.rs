@@ -175,7 +175,7 @@ impl Shared {
         turn: &Turn,
         sandbox: SandboxId,
     ) -> Result<Kind, DriverError> {
-        if let Some(kind) = turn.entry.kind() {
+        if let Some(kind) = turn.entry.live().as_ref().map(|live| live.runtime) {
             return Ok(kind);
         }
         let running = self.running_now(sandbox).await?;

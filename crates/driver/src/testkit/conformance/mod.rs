@@ -20,6 +20,7 @@ mod port;
 pub mod recovery;
 pub mod sleep;
 mod subject;
+mod wires;
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -32,6 +33,7 @@ use overwinter_lifecycle::ids::SandboxId;
 pub use ledger::TestLedger;
 pub use port::TestPort;
 pub use subject::Subject;
+pub use wires::Wires;
 
 use crate::driver::Driver;
 use crate::types::PinnedImage;
