@@ -328,3 +328,12 @@ impl Ended {
         }
     }
 }
+
+/// From the call that starts compute anew to Ready.
+pub(crate) fn starts_anew(story: Story) -> Ended {
+    story
+        .then("start", effected(LIVE))
+        .then("attach", Event::Attached)
+        .then("start_main", Event::Done)
+        .ends(Phase::Ready)
+}
