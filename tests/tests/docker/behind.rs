@@ -109,10 +109,7 @@ async fn a_daemon_that_is_killed_away_or_another_is_never_taken_for_an_empty_one
     // Killed, and away: the record stays what it is.
     stage.daemon.kill()?;
     let refused = stage.gateway.say(["sandbox", "resume", "asleep"]).await?;
-    ensure!(
-        refused.code != 0 && refused.err.contains("no daemon answers"),
-        "{refused:?}"
-    );
+    refused.refused("START_FAILED", "no daemon answers")?;
     let asleep = stage.gateway.client().get("asleep").await?;
     ensure!(asleep.phase() == Phase::Suspended, "{asleep:?}");
 
@@ -125,10 +122,7 @@ async fn a_daemon_that_is_killed_away_or_another_is_never_taken_for_an_empty_one
     std::fs::rename(&own, &aside)?;
     std::os::unix::fs::symlink(other.socket(), &own)?;
     let refused = stage.gateway.say(["sandbox", "resume", "asleep"]).await?;
-    ensure!(
-        refused.code != 0 && refused.err.contains("is another one"),
-        "{refused:?}"
-    );
+    refused.refused("START_FAILED", "is another one")?;
     ensure!(
         other.containers().await?.is_empty(),
         "something was made there"

@@ -17,6 +17,20 @@ use uuid::Uuid;
 
 const IMAGE: &str = "winter:latest";
 
+/// Whether a test has to be left out; loud, so that a run that has tested nothing does not look like one
+/// that has.
+fn skips(why: Option<&'static str>) -> anyhow::Result<bool> {
+    if let Some(why) = why {
+        let strict = std::env::var_os("OVERWINTER_REQUIRE_LOCAL").is_some();
+        ensure!(
+            !strict,
+            "OVERWINTER_REQUIRE_LOCAL is set, and this test {why}"
+        );
+        eprintln!("SKIPPED: {why}");
+    }
+    Ok(why.is_some())
+}
+
 /// A gateway with a daemon beside it.
 struct Stage {
     gateway: Gateway,
@@ -26,16 +40,9 @@ struct Stage {
 }
 
 impl Stage {
-    /// None where no daemon can be run; loud, so that a run that has tested nothing does not look like
-    /// one that has.
+    /// None where no daemon can be run.
     async fn set(flavor: Flavor) -> anyhow::Result<Option<Self>> {
-        if let Some(why) = cannot_run(flavor) {
-            let strict = std::env::var_os("OVERWINTER_REQUIRE_LOCAL").is_some();
-            ensure!(
-                !strict,
-                "OVERWINTER_REQUIRE_LOCAL is set, and this test {why}"
-            );
-            eprintln!("SKIPPED: {why}");
+        if skips(cannot_run(flavor))? {
             return Ok(None);
         }
         let short = Uuid::new_v4().simple().to_string()[..8].to_owned();
