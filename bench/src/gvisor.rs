@@ -106,7 +106,24 @@ impl Gvisor {
         until(&ready)
     }
 
-    /// `runsc checkpoint`, which ends it.
+    /// `runsc pause`: it takes nothing of what is measured meanwhile.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn pause(&self) -> anyhow::Result<()> {
+        self.run(&["pause"], self.lives.context("nothing lives")?)
+    }
+
+    /// `runsc resume`, after a pause.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn resume(&self) -> anyhow::Result<()> {
+        self.run(&["resume"], self.lives.context("nothing lives")?)
+    }
+
+    /// `runsc checkpoint`, which ends it. What it wrote is on the disk when this returns, so that nobody
+    /// else waits for it; that is not in the time.
     ///
     /// # Errors
     /// When it fails.
@@ -117,6 +134,7 @@ impl Gvisor {
         let began = Instant::now();
         self.run(&["checkpoint", "--image-path", &path], number)?;
         let took = began.elapsed();
+        rustix::fs::syncfs(std::fs::File::open(&path)?)?;
         self.run(&["delete", "--force"], number)?;
         // The next is another: counters go on after a restore.
         self.lives = Some(number + 1);

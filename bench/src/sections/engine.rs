@@ -16,6 +16,22 @@ use crate::stats::{Samples, Steps};
 const BARE: &str = "bare";
 const MANY: usize = 50;
 
+/// What a daemon can do.
+#[derive(Clone, Copy)]
+enum Sleep {
+    Pause,
+    Stop,
+}
+
+impl Sleep {
+    const fn depth(self) -> Depth {
+        match self {
+            Self::Pause => Depth::Freeze,
+            Self::Stop => Depth::Stop,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Taken {
     down: Samples,
@@ -43,12 +59,12 @@ pub(super) async fn measure(
     let id = engine.create("one").await?;
     engine.bare(BARE).await?;
     execs(&engine, &client, &id, plan, report, name).await?;
-    for (depth, bound, rounds, down, up) in [
-        (Depth::Freeze, 1.3, 40, "pause", "unpause"),
-        (Depth::Stop, 1.15, 20, "stop", "start"),
+    for (sleep, bound, rounds, down, up) in [
+        (Sleep::Pause, 1.3, 40, "pause", "unpause"),
+        (Sleep::Stop, 1.15, 20, "stop", "start"),
     ] {
-        let taken = cycles(&engine, &client, &id, depth, plan.rounds(rounds)).await?;
-        let what = depth.as_str();
+        let taken = cycles(&engine, &client, &id, sleep, plan.rounds(rounds)).await?;
+        let what = sleep.depth().as_str();
         report.add(
             Row::timed(format!("{name}, {what}: suspend"), &taken.down)
                 .beside(format!("the API's {down}"), &taken.bare_down)
@@ -100,21 +116,21 @@ async fn cycles(
     engine: &Engine,
     client: &Client,
     id: &str,
-    depth: Depth,
+    sleep: Sleep,
     rounds: usize,
 ) -> anyhow::Result<Taken> {
     let mut taken = Taken::default();
     for _ in 0..rounds {
         let began = Instant::now();
-        let done = client.suspend(id).depth(depth).wait().await?;
+        let done = client.suspend(id).depth(sleep.depth()).wait().await?;
         let took = began.elapsed().as_secs_f64() * 1e3;
         // The daemon syncs nothing.
         let sync = done.operation.as_ref().and_then(sync_ms).unwrap_or(0.0);
         taken.down.add_ms(took - sync);
         taken.steps_down.add(done.operation.as_ref());
-        taken.bare_down.add(match depth {
-            Depth::Freeze => engine.bare_pause(BARE).await?,
-            _ => engine.bare_stop(BARE).await?,
+        taken.bare_down.add(match sleep {
+            Sleep::Pause => engine.bare_pause(BARE).await?,
+            Sleep::Stop => engine.bare_stop(BARE).await?,
         });
 
         let began = Instant::now();
@@ -123,9 +139,9 @@ async fn cycles(
         run_true(client, id).await?;
         taken.ready.add(began.elapsed());
         taken.steps_up.add(done.operation.as_ref());
-        taken.bare_up.add(match depth {
-            Depth::Freeze => engine.bare_unpause(BARE).await?,
-            _ => engine.bare_start(BARE).await?,
+        taken.bare_up.add(match sleep {
+            Sleep::Pause => engine.bare_unpause(BARE).await?,
+            Sleep::Stop => engine.bare_start(BARE).await?,
         });
     }
     Ok(taken)
@@ -148,20 +164,21 @@ async fn many(
         engine.bare(&bare).await?;
         bares.push(bare);
     }
-    for (what, command) in [
-        ("suspend", ["stop", "--time", "0"].as_slice()),
-        ("resume", ["start"].as_slice()),
+    for (down, what, command) in [
+        (true, "suspend", ["stop", "--time", "0"].as_slice()),
+        (false, "resume", ["start"].as_slice()),
     ] {
         let began = Instant::now();
         let mut going = JoinSet::new();
         for id in ids.iter().cloned() {
             let client = client.clone();
             going.spawn(async move {
-                match what {
-                    "suspend" => client.suspend(id).depth(Depth::Stop).wait().await?,
-                    _ => client.resume(id).wait().await?,
+                let done = if down {
+                    client.suspend(id).depth(Depth::Stop).wait().await
+                } else {
+                    client.resume(id).wait().await
                 };
-                anyhow::Ok(())
+                done.map(drop)
             });
         }
         while let Some(done) = going.join_next().await {

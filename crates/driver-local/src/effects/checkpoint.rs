@@ -36,11 +36,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// For the runtime's own state beside the memory that the group holds.
 const BESIDE_MEMORY: u64 = 32 << 20;
 
-/// Of the two halves of taking an artifact.
+/// Of the parts of taking an artifact.
 #[derive(Clone, Copy, Debug)]
 struct Took {
     /// By the runtime, plain.
     written: Duration,
+    /// The storage that it lies over.
+    synced: Duration,
     /// Packed, encrypted and synced.
     sealed: Duration,
 }
@@ -155,7 +157,9 @@ impl Shared {
         };
         let storage = dir.workspace();
         blocking(move || {
+            let begun = Instant::now();
             sync_storage(&storage)?;
+            let synced = begun.elapsed();
             let belongs = Belongs {
                 runtime: runtime.build().to_owned(),
                 ..belongs
@@ -163,7 +167,12 @@ impl Shared {
             let begun = Instant::now();
             let manifest = artifact::seal(&dir, staging.path(), belongs)?;
             let sealed = begun.elapsed();
-            Ok((manifest, Took { written, sealed }))
+            let took = Took {
+                written,
+                synced,
+                sealed,
+            };
+            Ok((manifest, took))
         })
         .await
     }
@@ -203,6 +212,8 @@ impl Shared {
                 took.written.as_secs_f64() * 1000.0,
                 took.sealed.as_secs_f64() * 1000.0
             ));
+            let synced = took.synced.as_secs_f64() * 1000.0;
+            effected.remarks.push(format!("sync={synced:.1}ms"));
         }
         effected.leftovers = owed_but(&self.host.layout.sandbox(sandbox), ctx.key, Some(&name));
         effected.reference = DriverReference {
