@@ -9,6 +9,7 @@
 //! | [`dataplane`] | processes and files of sandboxes that are Ready |
 //! | [`api`] | the services, in the core's terms |
 //! | [`server`] | the socket |
+//! | `strict` | JSON by the schema |
 //! | [`run`] | putting it together |
 
 pub mod api;
@@ -20,4 +21,5 @@ pub mod reconciler;
 pub mod run;
 pub mod server;
 pub mod sessions;
+mod strict;
 pub mod telemetry;

@@ -5,12 +5,15 @@ use std::convert::Infallible;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use buffa_descriptor::DescriptorPool;
 use connectrpc::{
     CompressionPolicy, ConnectRpcBody, ConnectRpcService, DeadlinePolicy, Limits, Router,
 };
 use connectrpc_reflection::Reflector;
-use http::{Request, Response};
+use http::header::CONTENT_TYPE;
+use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
@@ -18,10 +21,10 @@ use hyper_util::service::TowerToHyperService;
 use overwinter_api::content::{self, DivertedBody};
 use overwinter_api::v1;
 use tokio::net::{UnixListener, UnixStream};
-use tower::util::MapRequest;
-use tower::{Service, ServiceExt as _};
+use tower::Service;
 
 use crate::api::Api;
+use crate::strict::Strict;
 
 /// Flow control of HTTP/2: a small window for each stream and a large one for the connection, so that
 /// one reader that stalls costs only itself.
@@ -43,9 +46,39 @@ const PUBLIC: [&str; 6] = [
     v1::DRIVER_SERVICE_SERVICE_NAME,
 ];
 
-/// All services; what is written to files goes past the library's buffer.
-pub type Services =
-    MapRequest<ConnectRpcService<Router>, fn(Request<Incoming>) -> Request<DivertedBody<Incoming>>>;
+/// All services; what is written to files goes past the library's buffer, and JSON is held against
+/// the schema on its way in.
+#[derive(Clone)]
+pub struct Services {
+    binary: ConnectRpcService<Router>,
+    json: ConnectRpcService<Router>,
+}
+
+impl Service<Request<Incoming>> for Services {
+    type Response = Response<ConnectRpcBody>;
+    type Error = Infallible;
+    type Future = <ConnectRpcService<Router> as Service<Request<DivertedBody<Incoming>>>>::Future;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        let door = if is_json(&request) {
+            &mut self.json
+        } else {
+            &mut self.binary
+        };
+        door.call(take_aside(request))
+    }
+}
+
+/// A GET has its message in the query.
+fn is_json<B>(request: &Request<B>) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE);
+    request.method() == Method::GET
+        || kind.is_some_and(|kind| kind.to_str().is_ok_and(|kind| kind.contains("json")))
+}
 
 /// What can be served here.
 pub trait Serves:
@@ -122,7 +155,17 @@ pub fn bind(path: &Path) -> Result<UnixListener, ServerError> {
 /// # Errors
 /// [`ServerError::Reflection`].
 pub fn services(api: &Api) -> Result<Services, ServerError> {
-    Ok(rpc(api)?.map_request(take_aside as fn(_) -> _))
+    Ok(Services {
+        binary: rpc(api)?,
+        json: rpc(api)?.with_interceptor(Strict::new(descriptors()?)),
+    })
+}
+
+fn descriptors() -> Result<Arc<DescriptorPool>, ServerError> {
+    match DescriptorPool::decode(overwinter_api::DESCRIPTOR_SET) {
+        Ok(pool) => Ok(Arc::new(pool)),
+        Err(error) => Err(ServerError::Reflection(error.to_string())),
+    }
 }
 
 /// All services, for whoever calls them without a socket.
