@@ -114,6 +114,18 @@ async fn no_path_leads_out_of_the_sandbox() -> anyhow::Result<()> {
         let answer = client.files("box").read(path).await;
         ensure!(answer.is_err(), "{path} was read");
     }
+    // Nor replaced: whoever has it open would go on with what is gone.
+    sh(&client, "box", "ln -s pipe /workspace/to-pipe").await?;
+    for path in ["/workspace/pipe", "/workspace/to-pipe", "/dev/null"] {
+        let answer = client.files("box").write(path).bytes("contents").await;
+        refused(answer, Code::FailedPrecondition, "NOT_A_REGULAR_FILE")?;
+    }
+    sh(
+        &client,
+        "box",
+        "test -p /workspace/pipe && test -c /dev/null",
+    )
+    .await?;
     gateway.end().await
 }
 

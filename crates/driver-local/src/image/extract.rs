@@ -77,7 +77,7 @@ fn extract(image: &str, tar: &Path, aside: &Path) -> Result<(), LocalError> {
                 source,
             }
         }
-        Failed::Io(source) => broken(image, &source.to_string()),
+        Failed::Io(source) => broken(image, &what_of(&source)),
         Failed::Refused(why) => broken(image, why),
     };
     writer
@@ -85,6 +85,16 @@ fn extract(image: &str, tar: &Path, aside: &Path) -> Result<(), LocalError> {
         .map_err(failed)?;
     // Before the rename that makes it count. Once an image.
     syncfs(&writer.root).at("syncing", aside)
+}
+
+/// The tar library's own text repeats what it has read, and what was named as an image may be any
+/// file of this host.
+fn what_of(error: &io::Error) -> String {
+    match (error.raw_os_error(), error.kind()) {
+        (Some(number), _) => io::Error::from_raw_os_error(number).to_string(),
+        (None, io::ErrorKind::UnexpectedEof) => "it ends too soon".to_owned(),
+        (None, _) => "something in it is no entry of a tar".to_owned(),
+    }
 }
 
 fn broken(image: &str, why: &str) -> LocalError {

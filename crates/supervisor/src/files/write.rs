@@ -36,7 +36,8 @@ pub(crate) struct Upload {
 
 impl Upload {
     /// Creates the file aside. Refuses early what the rename would refuse or silently allow: a
-    /// folder in the target's place, or an old file that this user may not write.
+    /// folder, pipe, socket or device in the target's place, or an old file that this user may not
+    /// write.
     pub(crate) fn create(path: &FilePath, start: &WriteFileStart) -> Result<Arc<Self>, FileError> {
         let target = follow_links(&path.absolute)?;
         let name = target
@@ -175,7 +176,7 @@ fn open_folder(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-fn check_target(folder: &OwnedFd, target: &CString) -> io::Result<()> {
+fn check_target(folder: &OwnedFd, target: &CString) -> Result<(), FileError> {
     // SAFETY: plain data filled by the call; NUL-terminated names.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
@@ -189,11 +190,14 @@ fn check_target(folder: &OwnedFd, target: &CString) -> io::Result<()> {
             let error = io::Error::last_os_error();
             return match error.raw_os_error() {
                 Some(libc::ENOENT) => Ok(()),
-                Some(_) | None => Err(error),
+                Some(_) | None => Err(error.into()),
             };
         }
-        if stat.st_mode & libc::S_IFMT == libc::S_IFDIR {
-            return Err(io::Error::from_raw_os_error(libc::EISDIR));
+        match stat.st_mode & libc::S_IFMT {
+            libc::S_IFREG => {}
+            libc::S_IFDIR => return Err(io::Error::from_raw_os_error(libc::EISDIR).into()),
+            // Whoever reads from a pipe or a device would go on reading from what is gone.
+            _ => return Err(FileError::Kind),
         }
         // With the effective ids, which for this call are the file-system ones.
         let writable = libc::syscall(
@@ -206,7 +210,7 @@ fn check_target(folder: &OwnedFd, target: &CString) -> io::Result<()> {
         if writable < 0 {
             let error = io::Error::last_os_error();
             if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EROFS)) {
-                return Err(error);
+                return Err(error.into());
             }
         }
     }
