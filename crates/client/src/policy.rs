@@ -29,7 +29,8 @@ impl Policy {
         self
     }
 
-    /// How long processes get between SIGTERM and SIGKILL at `stop`; without it 10 s.
+    /// How long processes get between SIGTERM and SIGKILL at `stop`, up to an hour; without it 10 s.
+    /// A delete does not wait for its end.
     #[must_use]
     pub fn stop_grace(mut self, grace: Duration) -> Self {
         self.0.stop_grace = buffa_types::google::protobuf::Duration::from(grace).into();
@@ -56,7 +57,7 @@ impl Policy {
         self
     }
 
-    /// A hook's deadline; without it 10 s.
+    /// A hook's deadline, from a millisecond to an hour; without it 10 s.
     #[must_use]
     pub fn hook_timeout(mut self, timeout: Duration) -> Self {
         self.0.hook_timeout = buffa_types::google::protobuf::Duration::from(timeout).into();

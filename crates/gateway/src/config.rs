@@ -1,6 +1,7 @@
 //! The gateway's configuration: a TOML file in which every key that is not known is an error, and
 //! flags over it.
 
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 use overwinter_lifecycle::capacity::Limits;
@@ -22,34 +23,33 @@ pub struct Config {
     pub podman: EngineConfig,
 }
 
-/// How long one step of an operation may take, in milliseconds. For operations accepted from the
+/// How long one step of an operation may take, in milliseconds; none can do in no time. For operations accepted from the
 /// next start on: one that is under way keeps its own.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeadlinesConfig {
     /// One call of the driver; past it a runtime that hangs is killed. Of an image that is fetched: the
     /// time in which nothing comes. Default: 60,000.
-    pub effect_ms: Option<u64>,
+    pub effect_ms: Option<NonZeroU64>,
     /// For the supervisor to attach. Default: 20,000.
-    pub attach_ms: Option<u64>,
+    pub attach_ms: Option<NonZeroU64>,
     /// One call of the supervisor. Default: 10,000.
-    pub agent_ms: Option<u64>,
+    pub agent_ms: Option<NonZeroU64>,
     /// The whole operation, without the fetching of an image: past it nothing is tried again. Default:
     /// twice `effect_ms`.
-    pub operation_ms: Option<u64>,
+    pub operation_ms: Option<NonZeroU64>,
 }
 
 impl From<DeadlinesConfig> for Deadlines {
     fn from(config: DeadlinesConfig) -> Self {
         let default = Self::default();
-        let effect_ms = config.effect_ms.unwrap_or(default.effect_ms);
+        let or = |set: Option<NonZeroU64>, unset| set.map_or(unset, NonZeroU64::get);
+        let effect_ms = or(config.effect_ms, default.effect_ms);
         Self {
             effect_ms,
-            attach_ms: config.attach_ms.unwrap_or(default.attach_ms),
-            agent_ms: config.agent_ms.unwrap_or(default.agent_ms),
-            operation_ms: config
-                .operation_ms
-                .unwrap_or_else(|| effect_ms.saturating_mul(2)),
+            attach_ms: or(config.attach_ms, default.attach_ms),
+            agent_ms: or(config.agent_ms, default.agent_ms),
+            operation_ms: or(config.operation_ms, effect_ms.saturating_mul(2)),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a sandbox is made from ([`Spec`]) and what may change in its life ([`Config`]).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -49,12 +50,35 @@ pub struct Config {
 pub struct Policy {
     /// For a suspend that names no depth.
     pub default_depth: Depth,
+    /// As it was recorded; [`Self::stop_grace`] is what holds.
     pub stop_grace_ms: u64,
     /// argv; empty for none.
     pub pre_suspend_hook: Vec<String>,
     /// argv; empty for none.
     pub post_resume_hook: Vec<String>,
+    /// As it was recorded; [`Self::hook_timeout`] is what holds.
     pub hook_timeout_ms: u64,
+}
+
+impl Policy {
+    /// No step of an operation waits for user code longer than this, whatever was recorded.
+    pub const LONGEST: Duration = Duration::from_secs(60 * 60);
+
+    /// From SIGTERM to SIGKILL at a suspend with depth `stop`. Zero: SIGKILL at once.
+    #[must_use]
+    pub fn stop_grace(&self) -> Duration {
+        Duration::from_millis(self.stop_grace_ms).min(Self::LONGEST)
+    }
+
+    /// For either hook. Zero is no time that a hook can keep: it counts as unset.
+    #[must_use]
+    pub fn hook_timeout(&self) -> Duration {
+        let ms = match self.hook_timeout_ms {
+            0 => Self::default().hook_timeout_ms,
+            ms => ms,
+        };
+        Duration::from_millis(ms).min(Self::LONGEST)
+    }
 }
 
 impl Default for Policy {
@@ -66,5 +90,25 @@ impl Default for Policy {
             post_resume_hook: Vec::new(),
             hook_timeout_ms: 10_000,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_step_waits_for_ever_whatever_was_recorded() {
+        let recorded = |stop_grace_ms, hook_timeout_ms| Policy {
+            stop_grace_ms,
+            hook_timeout_ms,
+            ..Policy::default()
+        };
+        let endless = recorded(u64::MAX, u64::MAX);
+        assert_eq!(endless.stop_grace(), Policy::LONGEST);
+        assert_eq!(endless.hook_timeout(), Policy::LONGEST);
+        let none = recorded(0, 0);
+        assert_eq!(none.stop_grace(), Duration::ZERO);
+        assert_eq!(none.hook_timeout(), Policy::default().hook_timeout());
     }
 }

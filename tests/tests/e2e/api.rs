@@ -11,7 +11,11 @@ use tokio::process::Command;
 use crate::{create, refused, sh, suspend, with_sandbox};
 
 /// Status and body of one request.
-async fn curl(gateway: &Gateway, path: &str, body: &Value) -> anyhow::Result<(u16, Value)> {
+pub(crate) async fn curl(
+    gateway: &Gateway,
+    path: &str,
+    body: &Value,
+) -> anyhow::Result<(u16, Value)> {
     let output = Command::new("curl")
         .args([
             "--silent",
@@ -45,7 +49,7 @@ async fn curl(gateway: &Gateway, path: &str, body: &Value) -> anyhow::Result<(u1
 }
 
 /// One that must succeed.
-async fn call(gateway: &Gateway, method: &str, body: Value) -> anyhow::Result<Value> {
+pub(crate) async fn call(gateway: &Gateway, method: &str, body: Value) -> anyhow::Result<Value> {
     let (status, answer) = curl(gateway, &format!("overwinter.v1.{method}"), &body).await?;
     ensure!(status == 200, "{method} {body}: {status} {answer}");
     Ok(answer)

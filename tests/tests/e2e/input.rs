@@ -5,7 +5,9 @@ use std::path::Path;
 
 use anyhow::ensure;
 use overwinter_tests::Gateway;
+use serde_json::json;
 
+use crate::api::curl;
 use crate::{create, settled, sh};
 
 #[tokio::test]
@@ -57,6 +59,8 @@ async fn an_image_that_is_not_there_or_broken_is_refused_and_leaves_nothing() ->
     std::fs::create_dir(file("empty"))?;
     std::fs::write(file("empty.tar"), b"")?;
     std::fs::write(file("noise.tar"), vec![0x5a; 4096])?;
+    // Any file can be named, and the gateway may read what its caller may not.
+    std::fs::write(file("secret"), format!("{}\n", "hush-hush ".repeat(200)))?;
     let whole = file("whole.tar");
     let packed = std::process::Command::new("tar")
         .arg("-cf")
@@ -80,6 +84,10 @@ async fn an_image_that_is_not_there_or_broken_is_refused_and_leaves_nothing() ->
         let said = create_from(&gateway, &path).await?;
         said.refused("IMAGE_UNUSABLE", words)?;
     }
+    let said = create_from(&gateway, &file("secret")).await?;
+    said.refused("IMAGE_UNUSABLE", "no entry of a tar")?;
+    ensure!(!said.err.contains("hush"), "{said:?}");
+    ensure!(!gateway.log_tail().contains("hush"), "the log has it");
     let said = gateway.say(["sandbox", "create", "box"]).await?;
     said.refused("INVALID_ARGUMENT", "image")?;
     let said = gateway
@@ -163,5 +171,55 @@ async fn who_may_not_use_the_socket_is_told_whose_it_is() -> anyhow::Result<()> 
         "{said}"
     );
     ensure!(said.contains("next: its socket is for the user"), "{said}");
+    gateway.end().await
+}
+
+#[tokio::test]
+async fn what_cannot_be_kept_is_refused_before_anything_is_written() -> anyhow::Result<()> {
+    let gateway = Gateway::start().await?;
+    let image = gateway.image.name();
+    for (option, value, words) in [
+        ("--memory", "1", "memory_bytes"),
+        ("--memory", "9999999T", "memory_bytes"),
+        ("--cpus", "0.001", "cpu_millis"),
+        ("--label", "a\u{7}b=x", "labels"),
+    ] {
+        let said = gateway
+            .say(["sandbox", "create", "box", "--image", &image, option, value])
+            .await?;
+        said.refused("INVALID_ARGUMENT", words)?;
+    }
+    let client = gateway.client();
+    ensure!(settled(&client).await?.is_empty());
+    create(&gateway, "box").await?;
+    for changes in [
+        json!({"labels": {"": "x"}}),
+        json!({"labels": {"a=b": "x"}}),
+        json!({"env": {"": "x"}}),
+        json!({"env": {"a=b": ""}}),
+    ] {
+        let mut body = json!({"sandbox": {"name": "box"}});
+        for (key, value) in changes.as_object().into_iter().flatten() {
+            body[key] = value.clone();
+        }
+        let (status, answer) = curl(
+            &gateway,
+            "overwinter.v1.SandboxService/UpdateSandbox",
+            &body,
+        )
+        .await?;
+        ensure!(
+            status == 400 && answer["code"] == "invalid_argument",
+            "{body}: {status} {answer}"
+        );
+    }
+    // The least that can be asked for is enough to run in.
+    let least = ["--memory", "6M", "--cpus", "0.01"];
+    let create = ["sandbox", "create", "small", "--image", &image];
+    gateway.say(create.iter().chain(&least)).await?.well()?;
+    gateway
+        .say(["sandbox", "exec", "small", "--", "true"])
+        .await?
+        .well()?;
     gateway.end().await
 }

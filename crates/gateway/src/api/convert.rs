@@ -1,6 +1,5 @@
 //! Records as messages, and messages as what the core takes.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use buffa::{Inline, MessageField};
@@ -13,7 +12,7 @@ use overwinter_lifecycle::operation::{Achieved, Operation, Outcome, Step, Verb};
 use overwinter_lifecycle::record::{Compute, Desired, Failure, Retained, RetainedStatus, Sandbox};
 use overwinter_lifecycle::{Depth, Phase};
 
-use super::ApiError;
+use super::{ApiError, checks};
 use crate::dataplane::process::timestamp;
 
 /// What only the running gateway knows.
@@ -28,10 +27,14 @@ fn when(at: Option<Millis>) -> MessageField<Timestamp, Inline<Timestamp>> {
     at.map_or_else(MessageField::none, |at| timestamp(at.0))
 }
 
+/// The longest that `google.protobuf.Duration` allows, some 10,000 years: beyond it there is no JSON.
+const LONGEST_SECONDS: i64 = 315_576_000_000;
+
 #[must_use]
 pub fn duration(time: Duration) -> WireDuration {
     WireDuration {
-        seconds: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        seconds: i64::try_from(time.as_secs())
+            .map_or(LONGEST_SECONDS, |it| it.min(LONGEST_SECONDS)),
         nanos: i32::try_from(time.subsec_nanos()).unwrap_or(0),
         ..Default::default()
     }
@@ -223,13 +226,13 @@ fn config(config: &Config) -> v1::SandboxConfig {
 /// The policy as a message.
 #[must_use]
 pub fn policy(policy: &Policy) -> v1::Policy {
-    let ms = |ms| MessageField::some(duration(Duration::from_millis(ms)));
+    let time = |time| MessageField::some(duration(time));
     v1::Policy {
         default_depth: depth(policy.default_depth).into(),
-        stop_grace: ms(policy.stop_grace_ms),
+        stop_grace: time(policy.stop_grace()),
         pre_suspend_hook: policy.pre_suspend_hook.clone(),
         post_resume_hook: policy.post_resume_hook.clone(),
-        hook_timeout: ms(policy.hook_timeout_ms),
+        hook_timeout: time(policy.hook_timeout()),
     }
 }
 
@@ -237,19 +240,16 @@ pub fn policy(policy: &Policy) -> v1::Policy {
 /// A field that cannot be.
 pub fn to_policy(policy: v1::Policy) -> Result<Policy, ApiError> {
     let default = Policy::default();
-    let ms = |time: &WireDuration, field| {
-        to_duration(time, field).map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
-    };
     Ok(Policy {
         default_depth: to_depth(policy.default_depth)?.unwrap_or(default.default_depth),
         stop_grace_ms: match policy.stop_grace.as_option() {
-            Some(time) => ms(time, "stop_grace")?,
+            Some(time) => checks::stop_grace_ms(time)?,
             None => default.stop_grace_ms,
         },
         pre_suspend_hook: policy.pre_suspend_hook,
         post_resume_hook: policy.post_resume_hook,
         hook_timeout_ms: match policy.hook_timeout.as_option() {
-            Some(time) => ms(time, "hook_timeout")?,
+            Some(time) => checks::hook_timeout_ms(time)?,
             None => default.hook_timeout_ms,
         },
     })
@@ -266,20 +266,9 @@ pub fn to_config(config: v1::SandboxConfig, owner: &str) -> Result<Config, ApiEr
         } else {
             config.owner
         },
-        env: check_env(config.env.into_iter().collect())?,
+        env: checks::env(config.env.into_iter().collect())?,
         policy: policy.unwrap_or_default(),
     })
-}
-
-/// # Errors
-/// A name that no environment can hold.
-pub fn check_env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, ApiError> {
-    for (key, value) in &env {
-        if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
-            return Err(ApiError::invalid(format!("env: {key:?} cannot be set")));
-        }
-    }
-    Ok(env)
 }
 
 fn retained(retained: &Retained) -> v1::RetainedState {

@@ -1,5 +1,7 @@
 //! Files inside sandboxes.
 
+use std::time::Duration;
+
 use buffa::MessageField;
 use connectrpc::{
     Encodable, InboundStream, RequestContext, Response, ServiceRequest, ServiceResult,
@@ -11,6 +13,9 @@ use overwinter_api::{supervisor as wire, v1};
 use super::{Api, ApiError};
 use crate::dataplane::files::{info, path, reading, writing, written};
 use crate::sessions::Admission;
+
+/// Of a folder with all that is in it, which may be millions of files.
+const LONGEST_REMOVAL: Duration = Duration::from_secs(600);
 
 impl Api {
     async fn admit_file(
@@ -40,12 +45,7 @@ impl v1::FileService for Api {
         let mut admission = self
             .admit_file(request.sandbox.into_option(), "read_file")
             .await?;
-        let stream = admission
-            .session
-            .agent
-            .read_file(read)
-            .await
-            .map_err(ApiError::from)?;
+        let stream = self.asked(admission.session.agent.read_file(read)).await?;
         admission.entered();
         Response::ok(reading(stream, admission).boxed())
     }
@@ -107,12 +107,7 @@ impl v1::FileService for Api {
         let admission = self
             .admit_file(request.sandbox.into_option(), "stat_file")
             .await?;
-        let found = admission
-            .session
-            .agent
-            .stat_file(stat)
-            .await
-            .map_err(ApiError::from)?;
+        let found = self.asked(admission.session.agent.stat_file(stat)).await?;
         Response::ok(v1::StatFileResponse {
             info: MessageField::some(info(found)),
         })
@@ -131,12 +126,9 @@ impl v1::FileService for Api {
         let admission = self
             .admit_file(request.sandbox.into_option(), "list_directory")
             .await?;
-        let entries = admission
-            .session
-            .agent
-            .list_directory(list)
-            .await
-            .map_err(ApiError::from)?;
+        let entries = self
+            .asked(admission.session.agent.list_directory(list))
+            .await?;
         let entries = entries.into_iter().map(info).collect();
         Response::ok(v1::ListDirectoryResponse { entries })
     }
@@ -156,12 +148,8 @@ impl v1::FileService for Api {
         let admission = self
             .admit_file(request.sandbox.into_option(), "make_directory")
             .await?;
-        admission
-            .session
-            .agent
-            .make_directory(make)
-            .await
-            .map_err(ApiError::from)?;
+        self.asked(admission.session.agent.make_directory(make))
+            .await?;
         Response::ok(v1::MakeDirectoryResponse {})
     }
 
@@ -179,12 +167,8 @@ impl v1::FileService for Api {
         let admission = self
             .admit_file(request.sandbox.into_option(), "rename_file")
             .await?;
-        admission
-            .session
-            .agent
-            .rename_file(rename)
-            .await
-            .map_err(ApiError::from)?;
+        self.asked(admission.session.agent.rename_file(rename))
+            .await?;
         Response::ok(v1::RenameFileResponse {})
     }
 
@@ -202,12 +186,13 @@ impl v1::FileService for Api {
         let admission = self
             .admit_file(request.sandbox.into_option(), "remove_file")
             .await?;
-        admission
-            .session
-            .agent
-            .remove_file(remove)
-            .await
-            .map_err(ApiError::from)?;
+        let all_of_it = remove.recursive;
+        let removed = admission.session.agent.remove_file(remove);
+        if all_of_it {
+            self.asked_within(LONGEST_REMOVAL, removed).await?;
+        } else {
+            self.asked(removed).await?;
+        }
         Response::ok(v1::RemoveFileResponse {})
     }
 }

@@ -5,9 +5,11 @@
 //! | [`sandboxes`] | the verbs |
 //! | `records` | reading records, updating what is no lifecycle |
 //! | [`operations`], [`processes`], [`files`], [`gateway`] | the other services |
+//! | `checks` | what may be asked for |
 //! | [`convert`] | records as messages |
 //! | [`error`] | errors with a code, a reason and what to do next |
 
+mod checks;
 pub mod convert;
 pub mod error;
 pub mod files;
@@ -23,6 +25,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use overwinter_api::v1;
+use overwinter_driver::AgentError;
+use overwinter_driver::agent::AgentResult;
 use overwinter_lifecycle::Name;
 use overwinter_lifecycle::ids::{OperationId, SandboxId};
 use overwinter_lifecycle::operation::{Operation, Step};
@@ -116,6 +120,27 @@ impl Api {
             .await?
             .ok_or_else(|| ApiError::no_such_sandbox(&named))?;
         Ok((None, sandbox.id))
+    }
+
+    /// A call of a supervisor whose answer comes at once: one that does not answer is told, and not
+    /// waited for without end.
+    pub(crate) async fn asked<T>(
+        &self,
+        call: impl Future<Output = AgentResult<T>>,
+    ) -> Result<T, ApiError> {
+        let patience = Duration::from_millis(self.reconciler.deadlines.agent_ms);
+        self.asked_within(patience, call).await
+    }
+
+    pub(crate) async fn asked_within<T>(
+        &self,
+        patience: Duration,
+        call: impl Future<Output = AgentResult<T>>,
+    ) -> Result<T, ApiError> {
+        match self.reconciler.ports.within(patience, call).await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(AgentError::TimedOut.into()),
+        }
     }
 
     /// Waits for an operation's end, at most so long; then as it stands.

@@ -129,12 +129,9 @@ impl v1::ProcessService for Api {
             process_id,
             process: MessageField::some(process),
         };
-        let info = admission
-            .session
-            .agent
-            .start_process(start)
-            .await
-            .map_err(ApiError::from)?;
+        let info = self
+            .asked(admission.session.agent.start_process(start))
+            .await?;
         let process = MessageField::some(process::info(&info));
         Response::ok(v1::StartProcessResponse { process })
     }
@@ -178,12 +175,13 @@ impl v1::ProcessService for Api {
     ) -> ServiceResult<impl Encodable<v1::SignalProcessResponse> + Send + use<'a>> {
         let request = request.to_owned_message();
         let (_, admission) = self.admit(request.sandbox.into_option(), "signal").await?;
-        admission
-            .session
-            .agent
-            .signal_process(request.process_id, request.signal)
-            .await
-            .map_err(ApiError::from)?;
+        self.asked(
+            admission
+                .session
+                .agent
+                .signal_process(request.process_id, request.signal),
+        )
+        .await?;
         Response::ok(v1::SignalProcessResponse {})
     }
 
@@ -245,11 +243,7 @@ impl Api {
         let attached = session.is_some();
         let mut processes: Vec<v1::ProcessInfo> = match session {
             Some(session) => {
-                let live = session
-                    .agent
-                    .list_processes()
-                    .await
-                    .map_err(ApiError::from)?;
+                let live = self.asked(session.agent.list_processes()).await?;
                 live.iter().map(process::info).collect()
             }
             None => Vec::new(),

@@ -1,6 +1,8 @@
 //! Reading records, and what may change of them besides the lifecycle: lists, updates, watches. None of it
 //! wakes anything.
 
+use std::collections::BTreeMap;
+
 use buffa::MessageField;
 use connectrpc::ConnectError;
 use futures::{StreamExt, stream};
@@ -11,7 +13,7 @@ use overwinter_store::{ListFilter, UpdateConfig};
 use uuid::Uuid;
 
 use super::convert::{self, Live};
-use super::{Api, ApiError, TENANT};
+use super::{Api, ApiError, TENANT, checks};
 
 const PAGE: u32 = 100;
 const LARGEST_PAGE: u32 = 1_000;
@@ -83,10 +85,9 @@ impl Api {
         request: v1::UpdateSandboxRequest,
     ) -> Result<v1::Sandbox, ApiError> {
         let sandbox = self.sandbox(request.sandbox.into_option()).await?;
-        let merged = |now: &std::collections::BTreeMap<String, String>, changes: Vec<_>| {
+        let merged = |now: &BTreeMap<String, String>, changes: BTreeMap<String, String>| {
             let mut merged = now.clone();
             for (key, value) in changes {
-                let value: String = value;
                 if value.is_empty() {
                     merged.remove(&key);
                 } else {
@@ -95,13 +96,16 @@ impl Api {
             }
             merged
         };
-        let labels: Vec<_> = request.labels.into_iter().collect();
-        let env: Vec<_> = request.env.into_iter().collect();
+        let labels: BTreeMap<_, _> = request.labels.into_iter().collect();
+        let env: BTreeMap<_, _> = request.env.into_iter().collect();
+        // What is to be removed as well: a name that cannot be was not meant.
+        checks::labels(&labels)?;
+        let env = checks::env(env)?;
         let update = UpdateConfig {
             labels: (!labels.is_empty()).then(|| merged(&sandbox.labels, labels)),
             env: match env.is_empty() {
                 true => None,
-                false => Some(convert::check_env(merged(&sandbox.config.env, env))?),
+                false => Some(merged(&sandbox.config.env, env)),
             },
             policy: request
                 .policy

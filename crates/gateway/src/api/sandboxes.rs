@@ -19,7 +19,7 @@ use overwinter_store::{
 use sha2::{Digest, Sha256};
 
 use super::convert::{self, Live};
-use super::{Api, ApiError, TENANT, modes};
+use super::{Api, ApiError, TENANT, checks, modes};
 
 /// How long an idempotency key is remembered.
 const KEY_LIFE_MS: u64 = 24 * 60 * 60 * 1_000;
@@ -421,6 +421,7 @@ impl Api {
         let Some(registered) = drivers.get(&spec.driver) else {
             return Err(no_such_driver(&spec.driver));
         };
+        checks::resources(spec.resources)?;
         // One that was asked for and would not hold is worse than none.
         if let Some((limit, why)) = registered.description.unenforced_in(&spec.resources) {
             return Err(ApiError::unsupported(format!(
@@ -438,11 +439,13 @@ impl Api {
                 "spec.image is missing: a folder or a rootfs tar",
             ));
         }
+        let labels = request.labels.into_iter().collect();
+        checks::labels(&labels)?;
         let who = requester(&options);
         let config = convert::to_config(request.config.into_option().unwrap_or_default(), &who)?;
         let now = self.reconciler.ports.clock.wall();
         let mut sandbox = Sandbox::new(id, TENANT, name, spec, config, now);
-        sandbox.labels = request.labels.into_iter().collect();
+        sandbox.labels = labels;
         let operation = Operation {
             deadlines: self.reconciler.deadlines,
             ..Operation::new(

@@ -130,7 +130,7 @@ async fn run(
             biased;
             // The client has gone away: the process runs on.
             () = out.closed() => return,
-            end = connection(&mut admission, first, &mut requests, &shared, &out) => end,
+            end = connection(&reconciler, &mut admission, first, &mut requests, &shared, &out) => end,
         };
         match end {
             End::Finished => return,
@@ -191,6 +191,7 @@ enum End {
 
 /// The stream over one connection.
 async fn connection(
+    reconciler: &Reconciler,
     admission: &mut Admission,
     first: wire::exec_request::Message,
     requests: &mut (impl Stream<Item = Result<v1::ExecRequest, ConnectError>> + Send + Unpin),
@@ -207,13 +208,20 @@ async fn connection(
     }));
     let agent = admission.session.agent.clone();
     let incarnation = admission.session.incarnation;
-    let mut responses = match agent.exec(inputs.boxed()).await {
-        Ok(responses) => responses,
-        Err(AgentError::Gone) => return End::Lost,
-        Err(error) => return End::Failed(error),
+    let opened = async {
+        let mut responses = agent.exec(inputs.boxed()).await?;
+        // Its first answer, which comes at once, says that it has arrived: a suspend waits for that.
+        let first = responses.next().await;
+        Ok((first, responses))
     };
-    // Its first answer, which comes at once, says that it has arrived: a suspend waits for that.
-    let first = responses.next().await;
+    // What comes after it may take as long as the process does.
+    let patience = Duration::from_millis(reconciler.deadlines.agent_ms);
+    let (first, responses) = match reconciler.ports.within(patience, opened).await {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(AgentError::Gone)) => return End::Lost,
+        Ok(Err(error)) => return End::Failed(error),
+        Err(_) => return End::Failed(AgentError::TimedOut),
+    };
     admission.entered();
     let responses = futures::stream::iter(first).chain(responses).boxed();
     let forward = Forward {

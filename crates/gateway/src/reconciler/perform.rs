@@ -55,12 +55,19 @@ impl Reconciler {
                     Err(error) => Event::Refused(fault(error)),
                 }
             }
-            Action::Quiesce => self.quiesce(&owned.sandbox, op, &slot).await,
+            Action::Quiesce => {
+                let quiesce = self.quiesce(&owned.sandbox, op, &slot);
+                self.unless_stopped(owned.sandbox.id, &slot, quiesce).await
+            }
             Action::Unquiesce(_) | Action::LiftQuiesce { .. } => {
                 self.unquiesce(&owned.sandbox, op, &slot).await
             }
             Action::Detach => self.detach(owned, op, &slot).await,
-            Action::Terminate => self.terminate(owned, op, &slot).await,
+            Action::Terminate => {
+                let id = owned.sandbox.id;
+                self.unless_stopped(id, &slot, self.terminate(owned, op, &slot))
+                    .await
+            }
             Action::Pin => self.image(&driver, owned, op, &slot).await,
             Action::Call { effect, again } => {
                 if again && let Some(stopping) = self.pause(owned, &slot).await {
@@ -74,25 +81,37 @@ impl Reconciler {
                 event
             }
             Action::Observe { after, .. } => self.observe(&driver, owned, op, after, &slot).await,
-            Action::Attach { .. } => self.attach(&driver, &owned.sandbox, op, &slot).await,
+            Action::Attach { .. } => {
+                let attach = self.attach(&driver, &owned.sandbox, op, &slot);
+                self.unless_stopped(owned.sandbox.id, &slot, attach).await
+            }
             Action::StartMain { held, .. } => self.start_main(owned, op, &slot, held).await,
-            Action::Hook { .. } => self.hook(&owned.sandbox, op, &slot).await,
+            Action::Hook { .. } => {
+                let hook = self.hook(&owned.sandbox, op, &slot);
+                self.unless_stopped(owned.sandbox.id, &slot, hook).await
+            }
             // The owner records; it does not perform.
             Action::Record(_) => Event::Recorded,
         }
     }
 
-    /// Not after a hook, a supervisor or a call that takes its time: a resume that turns it back
-    /// succeeds at once.
-    async fn quiesce(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
+    /// What waits for user code or for a supervisor, and no longer than until the operation is to
+    /// stop: a resume that turns a suspend back, and a delete of anything, go on at once and not after
+    /// a hook, a grace or a deadline.
+    async fn unless_stopped(
+        &self,
+        sandbox: SandboxId,
+        slot: &Arc<Slot>,
+        action: impl Future<Output = Event>,
+    ) -> Event {
         tokio::select! {
             biased;
-            event = self.quiesce_inside(sandbox, op, slot) => event,
-            stopping = self.stopping(sandbox.id, slot) => Event::Stopped(stopping),
+            event = action => event,
+            stopping = self.stopping(sandbox, slot) => Event::Stopped(stopping),
         }
     }
 
-    async fn quiesce_inside(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
+    async fn quiesce(&self, sandbox: &Sandbox, op: &Operation, slot: &Arc<Slot>) -> Event {
         // A call that hangs on its way in must not keep it awake for ever: past the deadline the
         // supervisor's own gate refuses it.
         let entered = Duration::from_millis(op.deadlines.agent_ms);
@@ -105,7 +124,7 @@ impl Reconciler {
         }
         let policy = &sandbox.config.policy;
         let hook = policy.pre_suspend_hook.clone();
-        let hook_time = Duration::from_millis(policy.hook_timeout_ms);
+        let hook_time = policy.hook_timeout();
         let patience = Duration::from_millis(op.deadlines.agent_ms) + hook_time;
         // Out of Failed nobody was let in until now.
         if !slot.is_expecting(sandbox.issued)
@@ -121,10 +140,10 @@ impl Reconciler {
             Ok(Ok(response)) => match response.hook.as_option() {
                 Some(exit) if exit.code != 0 => Event::Refused(Fault::new(
                     Reason::HookFailed,
-                    format!(
-                        "the pre-suspend hook ended with {}: {}",
-                        exit.code, exit.error
-                    ),
+                    match exit.error.as_str() {
+                        "" => format!("the pre-suspend hook ended with {}", exit.code),
+                        why => format!("the pre-suspend hook ended with {}: {why}", exit.code),
+                    },
                 )),
                 Some(_) | None => Event::Done,
             },
@@ -194,7 +213,7 @@ impl Reconciler {
     }
 
     async fn terminate(&self, owned: &mut Owned, op: &Operation, slot: &Arc<Slot>) -> Event {
-        let grace = Duration::from_millis(owned.sandbox.config.policy.stop_grace_ms);
+        let grace = owned.sandbox.config.policy.stop_grace();
         let patience = Duration::from_millis(op.deadlines.agent_ms) + grace;
         let Some(session) = self.reach(&owned.sandbox, slot).await else {
             return Event::Unreachable;
@@ -407,8 +426,7 @@ impl Reconciler {
             ..Default::default()
         };
         let id = self.ports.ids.next().to_string();
-        let patience = Duration::from_millis(policy.hook_timeout_ms)
-            + Duration::from_millis(op.deadlines.agent_ms);
+        let patience = policy.hook_timeout() + Duration::from_millis(op.deadlines.agent_ms);
         match self
             .ports
             .within(patience, process::run(&session.agent, id, hook))
