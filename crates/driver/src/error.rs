@@ -38,7 +38,7 @@ impl DriverError {
     }
 }
 
-/// What is wrong with an artifact.
+/// What is wrong with what was retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
     /// It does not hold what was written, or is not whole.
@@ -51,4 +51,7 @@ pub enum Unusable {
     OtherBuild,
     /// It was taken over an image that is not there as it was. It may be again: the artifact is kept.
     OtherImage,
+    /// The root layer of a stop is gone, and the workspace is there. A start with
+    /// [`EffectOptions::new_root`](crate::EffectOptions::new_root) goes on without it.
+    RootLost,
 }

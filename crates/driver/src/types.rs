@@ -268,6 +268,9 @@ pub struct EffectOptions {
     pub reclaim: bool,
     /// The resume of a freeze: bring in what was given back, before anything runs.
     pub prefetch: bool,
+    /// A start: where the root layer that was kept is gone, go on with a new one. Without it the start
+    /// is refused as [`Unusable::RootLost`](crate::Unusable::RootLost), and changes nothing.
+    pub new_root: bool,
 }
 
 impl EffectContext {

@@ -106,11 +106,7 @@ async fn a_call_that_comes_turns_it_back_and_is_carried_out() {
     let rig = Rig::new().await;
     let id: SandboxId = rig.create("a").await.id().parse().unwrap();
     let issued = rig.client.get("a").await.unwrap().raw().incarnation_issued;
-    rig.fault(
-        CallKind::Prepare,
-        1,
-        Fault::Delay(Duration::from_millis(300)),
-    );
+    rig.fault(CallKind::Prepare, 1, Fault::Delay(Duration::from_secs(2)));
     let suspend = rig.api.reconciler.suspend_idle(id, None).await.unwrap();
     let suspend = suspend.unwrap().id.to_string();
     let ran = rig.client.command("a", ["exit", "3"]).run().await.unwrap();

@@ -66,6 +66,8 @@ reasons! {
     RuntimeChanged = "RUNTIME_CHANGED", "install the build that the message names and resume again, or use `start`: the storage is intact";
     /// The artifact was taken over an image that is not as it was. It is kept.
     ImageChanged = "IMAGE_CHANGED", "put the image back as it was and resume again, or use `start`: the storage is intact";
+    /// The root layer is gone, the workspace is there.
+    RootLost = "ROOT_LOST", "use `start`, or resume with --restart-if-restore-fails: it goes on with a new root layer, and its workspace as it was";
     /// The backend could not bring it back; nothing ran.
     RestoreFailed = "RESTORE_FAILED", "try again, or use `start`: the storage is intact";
     /// Compute could not be started; surely none is there.

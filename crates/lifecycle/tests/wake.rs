@@ -396,6 +396,22 @@ fn out_of_failed_what_is_there_decides() {
 }
 
 #[test]
+fn a_root_that_is_lost_is_named_and_nothing_is_given_up() {
+    let lost = || Event::Refused(Fault::new(Reason::RootLost, "gone"));
+    let refused = Story::of(asleep(Depth::Stop), RESUME)
+        .then("start", lost())
+        .ends(STOPPED_NOW)
+        .because(Reason::RootLost);
+    assert_eq!(refused.sandbox.retained.unwrap().lost, None);
+    Story::of(failed(Reason::ComputeLost, Compute::Absent), RESUME)
+        .then("observe", SEEN_ABSENT)
+        .records("record_intent")
+        .then("start", lost())
+        .ends(STOPPED_NOW)
+        .because(Reason::RootLost);
+}
+
+#[test]
 fn compute_that_does_not_attach_is_failed_and_live() {
     let started = || Story::of(asleep(Depth::Stop), RESUME).then("start", effected(LIVE));
     let silent = || started().then("attach", Event::AttachTimeout);

@@ -149,6 +149,7 @@ const fn code_of(reason: Reason) -> ErrorCode {
         | Reason::ArtifactForeign
         | Reason::RuntimeChanged
         | Reason::ImageChanged
+        | Reason::RootLost
         | Reason::ComputeLost => ErrorCode::FailedPrecondition,
         Reason::CapacityExceeded => ErrorCode::ResourceExhausted,
         Reason::Unsupported => ErrorCode::Unimplemented,

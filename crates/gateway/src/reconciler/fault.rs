@@ -37,6 +37,7 @@ pub(super) fn fault(error: DriverError) -> Fault {
             Unusable::Stale => Reason::RetainedStale,
             Unusable::OtherBuild => Reason::RuntimeChanged,
             Unusable::OtherImage => Reason::ImageChanged,
+            Unusable::RootLost => Reason::RootLost,
         },
         DriverError::Unsupported(_) => Reason::Unsupported,
         DriverError::Unknown(_) => Reason::DriverTimeout,

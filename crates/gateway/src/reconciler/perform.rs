@@ -443,12 +443,18 @@ impl Reconciler {
 }
 
 const fn options_of(verb: Verb) -> EffectOptions {
-    let (reclaim, prefetch) = match verb {
-        Verb::Suspend { reclaim, .. } => (reclaim, false),
-        Verb::Resume { prefetch, .. } => (false, prefetch),
-        Verb::Create | Verb::Start | Verb::Delete { .. } => (false, false),
+    let (reclaim, prefetch, new_root) = match verb {
+        Verb::Suspend { reclaim, .. } => (reclaim, false, false),
+        // What it slept on is to be there, unless it may be started anew.
+        Verb::Resume { prefetch, fallback } => (false, prefetch, fallback),
+        Verb::Start => (false, false, true),
+        Verb::Create | Verb::Delete { .. } => (false, false, false),
     };
-    EffectOptions { reclaim, prefetch }
+    EffectOptions {
+        reclaim,
+        prefetch,
+        new_root,
+    }
 }
 
 pub(super) fn compute_spec(sandbox: &Sandbox) -> ComputeSpec {

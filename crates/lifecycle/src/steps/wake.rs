@@ -166,7 +166,7 @@ fn after_call(
                 not_restored(op, fault)
             }
         }
-        (Called::Refused(fault), EffectKind::Start) => cold_start_failed(sandbox, fault.message),
+        (Called::Refused(fault), EffectKind::Start) => cold_start_refused(sandbox, fault),
         (
             Called::Refused(fault),
             EffectKind::Suspend(_) | EffectKind::Reattach | EffectKind::Delete,
@@ -218,7 +218,18 @@ fn falls_back(op: &Operation) -> bool {
 
 /// Nothing is there and nothing ran: asleep on the storage.
 fn cold_start_failed(sandbox: &Sandbox, message: String) -> Action {
-    asleep_on_storage(sandbox, message, Vec::new())
+    asleep_on_storage(
+        sandbox,
+        Fault::new(Reason::StartFailed, message),
+        Vec::new(),
+    )
+}
+
+fn cold_start_refused(sandbox: &Sandbox, fault: Fault) -> Action {
+    if fault.reason == Reason::RootLost {
+        return asleep_on_storage(sandbox, fault, Vec::new());
+    }
+    cold_start_failed(sandbox, fault.message)
 }
 
 fn owes_compute(leftovers: &[Debt]) -> bool {
@@ -228,17 +239,17 @@ fn owes_compute(leftovers: &[Debt]) -> bool {
 /// The compute of before has ended, and what it left could still write to the storage: nothing is
 /// started beside it.
 fn not_yet(sandbox: &Sandbox, leftovers: Vec<Debt>) -> Action {
-    let message = "compute of an earlier life still has to be removed".to_owned();
-    asleep_on_storage(sandbox, message, leftovers)
+    let message = "compute of an earlier life still has to be removed";
+    asleep_on_storage(sandbox, Fault::new(Reason::StartFailed, message), leftovers)
 }
 
-fn asleep_on_storage(sandbox: &Sandbox, message: String, debts: Vec<Debt>) -> Action {
+fn asleep_on_storage(sandbox: &Sandbox, fault: Fault, debts: Vec<Debt>) -> Action {
     let kept = sandbox
         .retained
         .as_ref()
         .is_some_and(|retained| retained.depth == Depth::Stop);
     end(Ending::StillSuspended {
-        fault: Fault::new(Reason::StartFailed, message),
+        fault,
         memory: if kept {
             Memory::NothingRan
         } else {
