@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use overwinter_client::{Code, Phase};
 use overwinter_tests::Gateway;
 use overwinter_tests::gateway::program;
@@ -195,5 +195,29 @@ async fn a_runtime_that_hangs_is_ended_at_the_deadline_and_loses_nothing() -> an
     client.resume("box").wait().await?;
     ensure!(sh(&client, "box", "cat /workspace/note").await? == "kept\n");
     create(&gateway, "other").await?;
+    gateway.end().await
+}
+
+#[tokio::test]
+async fn a_network_that_one_runtime_lacks_is_listed_so_and_refused_before_anything_is_written()
+-> anyhow::Result<()> {
+    let gateway = Gateway::start().await?;
+    let listed = gateway.say(["driver", "list"]).await?.well()?;
+    let row = |name: &str| {
+        let row = |line: &&str| line.split_whitespace().any(|word| word == name);
+        listed.lines().find(row).map(str::to_owned)
+    };
+    let internet = row("internet").context("no such network")?;
+    ensure!(internet.contains("yes; not on runsc: "), "{listed}");
+    ensure!(
+        row("none").is_some_and(|row| !row.contains("not on")),
+        "{listed}"
+    );
+    let image = gateway.image.name();
+    let on = ["--runtime", "runsc", "--network", "internet"];
+    let create = ["sandbox", "create", "box", "--image", &image];
+    let said = gateway.say(create.iter().chain(&on)).await?;
+    said.refused("UNSUPPORTED", "runsc")?;
+    ensure!(settled(&gateway.client()).await?.is_empty());
     gateway.end().await
 }

@@ -94,10 +94,16 @@ fn releases(mode: &raw::SuspensionMode) -> String {
 fn add_networks(rows: &mut Rows, driver: &raw::Driver) {
     let mut head = driver.name.clone();
     for network in &driver.networks {
-        let available = if network.missing.is_empty() {
-            "yes".to_owned()
-        } else {
-            format!("not here: {}", network.missing)
+        let mut without: Vec<_> = network.not_on.iter().collect();
+        without.sort();
+        let available = match (network.missing.as_str(), without.as_slice()) {
+            ("", []) => "yes".to_owned(),
+            ("", without) => {
+                let each = without.iter();
+                let each = each.map(|(runtime, why)| format!("not on {runtime}: {why}"));
+                format!("yes; {}", each.collect::<Vec<_>>().join("; "))
+            }
+            (missing, _) => format!("not here: {missing}"),
         };
         rows.add([std::mem::take(&mut head), network.name.clone(), available]);
     }

@@ -432,6 +432,15 @@ pub fn driver(description: &Description, is_default: bool) -> v1::Driver {
             .map(|offer| v1::NetworkOffer {
                 name: offer.name.clone(),
                 missing: offer.missing.clone().unwrap_or_default(),
+                not_on: description
+                    .runtimes
+                    .iter()
+                    .filter_map(|runtime| {
+                        let mut without = runtime.without.iter();
+                        let (_, why) = without.find(|(name, _)| *name == offer.name)?;
+                        Some((runtime.name.clone(), why.clone()))
+                    })
+                    .collect(),
             })
             .collect(),
     }
