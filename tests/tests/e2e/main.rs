@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod api;
+mod checkpoint;
 mod clients;
 mod disk;
 mod exec;
