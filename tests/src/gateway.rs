@@ -24,6 +24,7 @@ pub struct Gateway {
     environment: Vec<(String, String)>,
     config: PathBuf,
     supervisor: PathBuf,
+    log: PathBuf,
 }
 
 impl Gateway {
@@ -51,6 +52,7 @@ impl Gateway {
             environment: Vec::new(),
             config: folder.path().join("gateway.toml"),
             supervisor: supervisor()?,
+            log: folder.path().join("gateway.log"),
             folder,
         };
         gateway.set_config("")?;
@@ -120,13 +122,22 @@ impl Gateway {
 
     #[must_use]
     pub fn log_path(&self) -> PathBuf {
-        self.folder.path().join("gateway.log")
+        self.log.clone()
+    }
+
+    /// Where its standard error goes, from the next start on.
+    pub fn set_log(&mut self, path: PathBuf) {
+        self.log = path;
     }
 
     /// The last lines of its log.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        let log = std::fs::read_to_string(self.log_path()).unwrap_or_default();
+        if !self.log.is_file() {
+            // A device may have no end.
+            return String::new();
+        }
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(40)..].join("\n")
     }

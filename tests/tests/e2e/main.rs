@@ -12,6 +12,7 @@ mod host;
 mod host_image;
 mod input;
 mod lost;
+mod program;
 mod reclaim;
 mod sleep;
 mod storm;
