@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme};
 use overwinter_client::Error;
 
+use crate::signals;
 use crate::text::printable;
 
 /// As a shell reports a command that SIGPIPE ended.
@@ -51,6 +52,15 @@ pub(crate) enum Failure {
     Program { program: PathBuf, error: io::Error },
     #[error("cannot set up: {0}")]
     Runtime(io::Error),
+    /// A signal came while a verb was waited for, whose operation goes on.
+    #[error("{}", left(.operation.as_deref()))]
+    Left {
+        signal: i32,
+        operation: Option<String>,
+    },
+    /// A signal ended us, and nothing goes on.
+    #[error("signal {signal}")]
+    Interrupted { signal: i32 },
     /// Whoever read our output has closed it: nothing to say, and nobody to say it to.
     #[error("the output was closed")]
     BrokenPipe,
@@ -88,6 +98,7 @@ impl Failure {
             Self::Local { .. } => "LOCAL_IO",
             Self::Program { .. } => "PROGRAM_MISSING",
             Self::Runtime(_) => "RUNTIME",
+            Self::Left { .. } | Self::Interrupted { .. } => "INTERRUPTED",
             Self::BrokenPipe => "BROKEN_PIPE",
         }
     }
@@ -119,7 +130,12 @@ impl Failure {
             ),
             Self::NothingToChange => "overwinter sandbox update --help lists what can be".into(),
             Self::Program { .. } => "install it beside `overwinter`, or put it in PATH".into(),
-            Self::SomeFailed { .. } | Self::Local { .. } | Self::Runtime(_) | Self::BrokenPipe => {
+            Self::SomeFailed { .. }
+            | Self::Local { .. }
+            | Self::Runtime(_)
+            | Self::Left { .. }
+            | Self::Interrupted { .. }
+            | Self::BrokenPipe => {
                 return None;
             }
         })
@@ -127,13 +143,26 @@ impl Failure {
 
     /// Where it is not that of the command's own failures.
     pub(crate) fn exit_code(&self) -> Option<u8> {
-        matches!(self, Self::BrokenPipe).then_some(BROKEN_PIPE)
+        match self {
+            Self::BrokenPipe => Some(BROKEN_PIPE),
+            Self::Left { signal, .. } | Self::Interrupted { signal } => {
+                Some(signals::exit_code(*signal))
+            }
+            _ => None,
+        }
     }
 
     /// Tells it on stderr: for a person on a terminal, else on lines that a program can cut.
     pub(crate) fn report(&self) {
-        if matches!(self, Self::BrokenPipe) {
-            return;
+        match self {
+            // Nobody to say it to; whoever sent the signal knows.
+            Self::BrokenPipe | Self::Interrupted { .. } => return,
+            // No error: it is as it was asked for.
+            Self::Left { .. } => {
+                let _ = writeln!(io::stderr(), "overwinter: {self}");
+                return;
+            }
+            _ => {}
         }
         let stderr = io::stderr();
         let text = if stderr.is_terminal() {
@@ -162,6 +191,17 @@ impl Failure {
             text.push_str(&format!("  next: {next}\n"));
         }
         text
+    }
+}
+
+fn left(operation: Option<&str>) -> String {
+    match operation {
+        Some(id) => format!(
+            "operation {0} goes on; to follow it: overwinter operation wait {0}",
+            printable(id)
+        ),
+        None => "what was asked for may go on; to see it: overwinter operation list --unfinished"
+            .to_owned(),
     }
 }
 

@@ -5,6 +5,7 @@
 //!   commands/     what each does, one file a command
 //!   context.rs    the client, and which sandbox is meant when none is named
 //!   output.rs     tables, JSON, names; a pipe that closes
+//!   signals.rs    those that a command takes itself
 //!   failure.rs    what went wrong, its code, what to do next, and the exit code
 //! ```
 
@@ -14,6 +15,7 @@ mod context;
 mod failure;
 mod output;
 mod progress;
+mod signals;
 mod terminal;
 mod text;
 

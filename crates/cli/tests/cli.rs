@@ -228,7 +228,12 @@ async fn an_interrupt_goes_to_the_process() {
     served.fake.add("box");
     let exec = ["sandbox", "exec", "box", "--", "sleep"];
     let child = overwinter(&served, &exec).spawn().unwrap();
-    while served.fake.state().processes.is_empty() {
+    // Its stdin is closed from where it is carried, once it is known there to have started.
+    let started = || {
+        let process = served.fake.state().processes.values().next().cloned();
+        process.is_some_and(|it| it.kept.lock().unwrap().stdin_closed)
+    };
+    while !started() {
         tokio::task::yield_now().await;
     }
     interrupt(&child);

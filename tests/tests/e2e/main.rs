@@ -14,6 +14,7 @@ mod input;
 mod lost;
 mod program;
 mod reclaim;
+mod signals;
 mod sleep;
 mod storm;
 mod streams;
