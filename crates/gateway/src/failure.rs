@@ -3,7 +3,7 @@
 
 use std::error::Error as _;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use overwinter_driver_docker as docker;
@@ -98,6 +98,28 @@ impl Failure {
             Self::BrokenPipe => ("BROKEN_PIPE", ""),
         }
     }
+}
+
+/// Help and the version, which were asked for, and arguments that could not be understood.
+pub(crate) fn misunderstood(error: &clap::Error) -> ExitCode {
+    let stderr = io::stderr();
+    if error.exit_code() == 0 || stderr.is_terminal() {
+        // There is no third place to tell that this could not be told.
+        let _ = error.print();
+    } else {
+        let said = error.render().to_string();
+        let said = match said.strip_prefix("error: ") {
+            Some(said) => said.to_owned(),
+            // The help alone, where a command was left out.
+            None => format!("a command is missing\n\n{said}"),
+        };
+        let text = format!(
+            "error[USAGE]: {}\n  next: overwinter-gateway --help\n",
+            said.trim_end()
+        );
+        let _ = stderr.lock().write_all(text.as_bytes());
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 fn of_output(error: &io::Error) -> Advice {

@@ -62,7 +62,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return failure::misunderstood(&error),
+    };
+    let done = match arguments.command {
         Command::Run {
             data_dir,
             socket,

@@ -33,10 +33,17 @@ async fn what_cannot_be_run_says_why_with_the_code_of_a_shell() -> anyhow::Resul
         let said = gateway
             .say(["sandbox", "exec", "box", "--", program])
             .await?;
-        ensure!(
-            said.code == code && said.err.contains(words),
-            "{program}: {said:?}"
-        );
+        ensure!(said.code == code, "{program}: {said:?}");
+        let reason = match code {
+            127 => "COMMAND_NOT_FOUND",
+            _ => "COMMAND_NOT_EXECUTABLE",
+        };
+        said.refused(reason, words)?;
+        let detached = gateway
+            .say(["sandbox", "exec", "-d", "box", "--", program])
+            .await?;
+        ensure!(detached.code == code && detached.out.is_empty());
+        detached.refused(reason, words)?;
         // The SDK has the same: an exit, not an error.
         let exit = client.command("box", [program]).run().await?.exit;
         ensure!(

@@ -104,6 +104,14 @@ pub(crate) async fn run(context: &Context, args: Exec) -> Result<u8, Failure> {
     let command = args.how.apply(command);
     if args.detach {
         let process = command.start().await?;
+        if let Some(exit) = process.exit.as_option()
+            && !exit.error.is_empty()
+        {
+            return Err(Failure::Unstartable {
+                code: u8::try_from(exit.code).unwrap_or(1),
+                message: exit.error.clone(),
+            });
+        }
         say(&process.process_id)?;
         return Ok(0);
     }
@@ -112,16 +120,17 @@ pub(crate) async fn run(context: &Context, args: Exec) -> Result<u8, Failure> {
 }
 
 /// Says on stderr what the code alone does not, and answers with the code.
-fn ended(exit: &Exit) -> u8 {
-    if let Some(error) = &exit.error {
-        note(&printable(error));
+fn ended(exit: Exit) -> Result<u8, Failure> {
+    let code = u8::try_from(exit.code).unwrap_or(1);
+    if let Some(message) = exit.error {
+        return Err(Failure::Unstartable { code, message });
     }
     match exit.cause {
         ExitCause::Suspension => note("the suspension of the sandbox ended it"),
         ExitCause::Lost => note("it went with the sandbox's compute"),
         _ => {}
     }
-    u8::try_from(exit.code).unwrap_or(1)
+    Ok(code)
 }
 
 /// Runs a command in touch with our own stdin, stdout, stderr, terminal and signals; answers with
@@ -160,7 +169,7 @@ pub(super) async fn attached(command: Command, tty: bool, stdin: bool) -> Result
     let carried = carry(&mut running, &mut signals, raw.is_some()).await;
     drop(raw);
     match carried? {
-        Carried::Exited(exit) => Ok(ended(&exit)),
+        Carried::Exited(exit) => ended(exit),
         Carried::Left { signal } => {
             part(&format!("left it running, as {process_id}"));
             Ok(signals::exit_code(signal))
@@ -329,8 +338,8 @@ impl Piece {
 }
 
 fn note(text: &str) {
-    // Whoever cannot read it does not miss it.
-    let _ = writeln!(io::stderr(), "overwinter: {text}");
+    // Whoever cannot read it does not miss it. In one piece, as others may write there too.
+    let _ = io::stderr().write_all(format!("overwinter: {text}\n").as_bytes());
 }
 
 /// The last remark before we go, which must not wait for a reader that does not read.
