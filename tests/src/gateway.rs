@@ -25,6 +25,7 @@ pub struct Gateway {
     config: PathBuf,
     supervisor: PathBuf,
     log: PathBuf,
+    socket: PathBuf,
 }
 
 impl Gateway {
@@ -53,6 +54,7 @@ impl Gateway {
             config: folder.path().join("gateway.toml"),
             supervisor: supervisor()?,
             log: folder.path().join("gateway.log"),
+            socket: folder.path().join("gateway.sock"),
             folder,
         };
         gateway.set_config("")?;
@@ -107,7 +109,12 @@ impl Gateway {
 
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.folder.path().join("gateway.sock")
+        self.socket.clone()
+    }
+
+    /// Where it listens, from the next start on.
+    pub fn set_socket(&mut self, path: PathBuf) {
+        self.socket = path;
     }
 
     #[must_use]

@@ -142,3 +142,35 @@ async fn an_answer_without_a_next_step_gets_one() {
     let (error, _) = told(&output);
     assert!(error.starts_with("error[FILE_NOT_FOUND]: "), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_that_cannot_be_named_is_not_one_that_nobody_answers_on() {
+    let served = Fake::serve().await;
+    let status = ["gateway", "status"];
+    let named = |bytes: usize| {
+        let mut command = overwinter(&served, &status);
+        command.env("OVERWINTER_SOCKET", format!("/{}", "s".repeat(bytes - 1)));
+        command
+    };
+    let longest = named(107).output().await.unwrap();
+    assert!(told(&longest).0.starts_with("error[GATEWAY_UNREACHABLE]: "));
+    let longer = named(108).output().await.unwrap();
+    let (error, next) = told(&longer);
+    assert!(
+        error.starts_with("error[SOCKET_PATH_TOO_LONG]: ") && error.contains("108 bytes"),
+        "{error}"
+    );
+    assert!(next.contains("shorter"), "{next}");
+
+    // As a variable that is not set: an empty one is what a script makes of that.
+    let mut empty = overwinter(&served, &status);
+    empty.env("OVERWINTER_SOCKET", "");
+    let mut unset = overwinter(&served, &status);
+    unset.env_remove("OVERWINTER_SOCKET");
+    let (empty, unset) = (empty.output().await.unwrap(), unset.output().await.unwrap());
+    assert_eq!(empty, unset);
+    let mut flag = overwinter(&served, &["--socket", served.socket.to_str().unwrap()]);
+    flag.args(status).env("OVERWINTER_SOCKET", "");
+    let flag = flag.output().await.unwrap();
+    assert!(flag.status.success(), "{flag:?}");
+}

@@ -220,6 +220,10 @@ fn of_server(error: &ServerError) -> Advice {
             "SOCKET_UNUSABLE",
             "name a socket in a folder that this user may write with --socket or `socket`",
         ),
+        ServerError::PathTooLong { .. } => (
+            "SOCKET_PATH_TOO_LONG",
+            "name a shorter one with --socket, OVERWINTER_SOCKET or `socket`",
+        ),
         ServerError::Reflection(_) => ("INTERNAL", "install this release anew"),
     }
 }

@@ -177,6 +177,8 @@ impl Open {
 pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
     let data_dir = config.data_dir();
     let socket = config.socket();
+    // Before anything is begun for a gateway that nobody could reach.
+    server::check_path(&socket)?;
     let store = Store::open(StoreOptions {
         location: Location::Folder(data_dir.clone()),
         writer: WriterKind::Thread,

@@ -174,3 +174,20 @@ async fn a_gateway_that_may_not_says_that_it_needs_root() -> anyhow::Result<()> 
     said.refused("NOT_ROOT", "65534")?;
     Ok(())
 }
+
+/// As long as a client can name it, with what is made aside of it longer than that.
+#[tokio::test]
+async fn the_longest_socket_that_can_be_named_is_served_and_no_longer_one() -> anyhow::Result<()> {
+    let mut gateway = Gateway::prepare()?;
+    let folder = gateway.folder().join("socket");
+    let name = |bytes: usize| folder.join("s".repeat(bytes - folder.as_os_str().len() - 1));
+    let arguments = ["--socket".as_ref(), name(108).as_os_str()].map(OsStr::to_owned);
+    let said = gateway.say([&["gateway".into(), "run".into()], &arguments[..]].concat());
+    let said = said.await?;
+    said.refused("SOCKET_PATH_TOO_LONG", "108 bytes")?;
+    ensure!(!folder.exists() && !gateway.data_dir().exists());
+    gateway.set_socket(name(107));
+    gateway.run().await?;
+    ensure!(std::fs::read_dir(&folder)?.count() == 1);
+    gateway.end().await
+}
