@@ -129,16 +129,19 @@ async fn several_names_are_a_line_each_and_one_failure_fails_the_command() {
     assert!(resumed.status.success());
     let deleted = run(&served, &["sandbox", "delete", "one"]).await;
     assert_eq!(text(&deleted.stdout), "one deleted\n");
-    let wait = [
-        "sandbox",
-        "wait",
-        "one",
-        "--for",
-        "deleted",
-        "--timeout",
-        "5",
-    ];
-    assert!(run(&served, &wait).await.status.success());
+    let gone = ["sandbox", "wait", "one", "--for", "deleted"];
+    for (format, printed) in [("name", ""), ("table", ""), ("json", "null\n")] {
+        let wait = [&gone[..], &["--timeout", "5", "-o", format]].concat();
+        let waited = run(&served, &wait).await;
+        assert!(waited.status.success());
+        assert_eq!(text(&waited.stdout), printed);
+    }
+    for (format, printed) in [("name", "two\n"), ("json", "{\n"), ("table", "name: ")] {
+        let waited = run(&served, &["sandbox", "wait", "two", "-o", format]).await;
+        assert!(text(&waited.stdout).starts_with(printed), "{waited:?}");
+    }
+    let silent = run(&served, &["sandbox", "wait", "two"]).await;
+    assert_eq!((silent.status.code(), text(&silent.stdout)), (Some(0), ""));
     let wait = [
         "sandbox",
         "wait",

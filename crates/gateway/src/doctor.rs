@@ -15,6 +15,7 @@ use crate::failure::Failure;
 pub(crate) enum Output {
     Table,
     Json,
+    Name,
 }
 
 /// Fails, after all is printed, where something is missing.
@@ -29,6 +30,7 @@ pub(crate) fn run(config: &Config, output: Output) -> Result<ExitCode, Failure> 
     let text = match output {
         Output::Json => json(&checks),
         Output::Table => table(&checks),
+        Output::Name => checks.iter().map(|it| format!("{}\n", it.name)).collect(),
     };
     let mut stdout = io::stdout().lock();
     stdout

@@ -22,9 +22,21 @@ async fn said_to(mut command: Command, stdout: impl Into<Stdio>) -> anyhow::Resu
 }
 
 #[tokio::test]
-async fn doctor_ends_as_other_commands_do_where_its_output_is_broken() -> anyhow::Result<()> {
+async fn doctor_prints_as_other_commands_do_and_ends_so_where_its_output_is_broken()
+-> anyhow::Result<()> {
     let gateway = Gateway::prepare()?;
-    for format in ["table", "json"] {
+    let json = gateway.say(["doctor", "-o", "json"]).await?.well()?;
+    let json: Vec<serde_json::Value> = serde_json::from_str(&json)?;
+    let names: Vec<_> = json
+        .iter()
+        .filter_map(|check| check["name"].as_str())
+        .collect();
+    let said = gateway.say(["doctor", "-o", "name"]).await?.well()?;
+    ensure!(
+        said.lines().eq(names.iter().copied()) && !names.is_empty(),
+        "{said}"
+    );
+    for format in ["table", "json", "name"] {
         let doctor = ["doctor", "-o", format];
         let (reader, writer) = std::io::pipe()?;
         drop(reader);
