@@ -196,3 +196,30 @@ async fn a_reader_that_goes_away_ends_the_program_as_a_broken_pipe_does() -> any
     );
     gateway.end().await
 }
+
+#[tokio::test]
+async fn a_user_that_no_sandbox_can_have_is_told_with_those_that_it_has() -> anyhow::Result<()> {
+    let (gateway, _) = with_sandbox("box").await?;
+    for (user, words) in [
+        (
+            "65536",
+            "user 65536: this sandbox has no such id, only 0 to 65535",
+        ),
+        (
+            "99999999999",
+            "user 99999999999: this sandbox has no such id",
+        ),
+        ("1000:70000", "group 70000: this sandbox has no such id"),
+    ] {
+        let exec = ["sandbox", "exec", "--user", user, "box", "--", "true"];
+        let said = gateway.say(exec).await?;
+        ensure!(said.code == 126, "{said:?}");
+        said.refused("COMMAND_NOT_EXECUTABLE", words)?;
+        let copy = ["sandbox", "cp", "--user", user, "box:/etc/passwd", "-"];
+        gateway
+            .say(copy)
+            .await?
+            .refused("USER_OUT_OF_RANGE", words)?;
+    }
+    gateway.end().await
+}
