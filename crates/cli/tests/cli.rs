@@ -351,3 +351,17 @@ async fn without_a_gateway_it_says_how_to_start_one() {
         "{said}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_times_of_a_policy_are_shown_as_they_can_be_typed_in() {
+    let served = Fake::serve().await;
+    served.fake.add("box");
+    let times = ["--stop-grace", "1m 30s", "--hook-timeout", "1s 500ms"];
+    let update = [&["sandbox", "update", "box"], &times[..]].concat();
+    let shown = run(&served, &update).await;
+    let lines: Vec<_> = text(&shown.stdout).lines().collect();
+    for (name, time) in [("stop grace:", "1m 30s"), ("hook timeout:", "1s 500ms")] {
+        let line = lines.iter().find_map(|line| line.strip_prefix(name));
+        assert_eq!(line.map(str::trim), Some(time), "{lines:?}");
+    }
+}
