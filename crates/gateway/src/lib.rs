@@ -10,6 +10,7 @@
 //! | [`api`] | the services, in the core's terms |
 //! | [`server`] | the socket |
 //! | [`run`] | putting it together |
+//! | `stop` | the signals that end it |
 
 pub mod api;
 pub mod config;
@@ -20,4 +21,5 @@ pub mod reconciler;
 pub mod run;
 pub mod server;
 pub mod sessions;
+mod stop;
 pub mod telemetry;

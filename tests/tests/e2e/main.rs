@@ -16,6 +16,7 @@ mod program;
 mod reclaim;
 mod signals;
 mod sleep;
+mod stop;
 mod storm;
 mod streams;
 mod terminal;
