@@ -24,8 +24,8 @@ const DEFAULT_SIZE: (u32, u32) = (24, 80);
 /// Told under the options of exec and connect.
 pub(super) const SIGNALS: &str = "\
 Signals:
-  SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the command. They end `overwinter` itself, with
-  128 + the signal, and leave the command running:
+  SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the command. These end `overwinter` itself,
+  with 128 + the signal, and leave the command running:
   - any of them, until the command has started
   - SIGTERM and SIGHUP, while its sandbox sleeps or cannot be reached
   - three of any kind within 3 s, always";
