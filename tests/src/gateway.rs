@@ -24,6 +24,8 @@ pub struct Gateway {
     environment: Vec<(String, String)>,
     config: PathBuf,
     supervisor: PathBuf,
+    log: PathBuf,
+    socket: PathBuf,
 }
 
 impl Gateway {
@@ -51,6 +53,8 @@ impl Gateway {
             environment: Vec::new(),
             config: folder.path().join("gateway.toml"),
             supervisor: supervisor()?,
+            log: folder.path().join("gateway.log"),
+            socket: folder.path().join("gateway.sock"),
             folder,
         };
         gateway.set_config("")?;
@@ -105,7 +109,12 @@ impl Gateway {
 
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.folder.path().join("gateway.sock")
+        self.socket.clone()
+    }
+
+    /// Where it listens, from the next start on.
+    pub fn set_socket(&mut self, path: PathBuf) {
+        self.socket = path;
     }
 
     #[must_use]
@@ -120,13 +129,22 @@ impl Gateway {
 
     #[must_use]
     pub fn log_path(&self) -> PathBuf {
-        self.folder.path().join("gateway.log")
+        self.log.clone()
+    }
+
+    /// Where its standard error goes, from the next start on.
+    pub fn set_log(&mut self, path: PathBuf) {
+        self.log = path;
     }
 
     /// The last lines of its log.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        let log = std::fs::read_to_string(self.log_path()).unwrap_or_default();
+        if !self.log.is_file() {
+            // A device may have no end.
+            return String::new();
+        }
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(40)..].join("\n")
     }

@@ -5,8 +5,9 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme};
-use overwinter_client::Error;
+use overwinter_client::{Code, Error, reason};
 
+use crate::signals;
 use crate::text::printable;
 
 /// As a shell reports a command that SIGPIPE ended.
@@ -49,8 +50,20 @@ pub(crate) enum Failure {
     Local { what: String, error: io::Error },
     #[error("cannot run {}: {error}", .program.display())]
     Program { program: PathBuf, error: io::Error },
+    /// The sandbox could not start it. `code`: as a shell has it, 126 or 127.
+    #[error("{}", printable(.message))]
+    Unstartable { code: u8, message: String },
     #[error("cannot set up: {0}")]
     Runtime(io::Error),
+    /// A signal came while a verb was waited for, whose operation goes on.
+    #[error("{}", left(.operation.as_deref()))]
+    Left {
+        signal: i32,
+        operation: Option<String>,
+    },
+    /// A signal ended us, and nothing goes on.
+    #[error("signal {signal}")]
+    Interrupted { signal: i32 },
     /// Whoever read our output has closed it: nothing to say, and nobody to say it to.
     #[error("the output was closed")]
     BrokenPipe,
@@ -87,7 +100,10 @@ impl Failure {
             Self::NothingToChange => "NOTHING_TO_CHANGE",
             Self::Local { .. } => "LOCAL_IO",
             Self::Program { .. } => "PROGRAM_MISSING",
+            Self::Unstartable { code: 127, .. } => "COMMAND_NOT_FOUND",
+            Self::Unstartable { .. } => "COMMAND_NOT_EXECUTABLE",
             Self::Runtime(_) => "RUNTIME",
+            Self::Left { .. } | Self::Interrupted { .. } => "INTERRUPTED",
             Self::BrokenPipe => "BROKEN_PIPE",
         }
     }
@@ -95,7 +111,13 @@ impl Failure {
     fn next(&self) -> Option<String> {
         Some(match self {
             Self::Gateway(error) | Self::Named { error, .. } => {
-                return error.next().map(|next| printable(next).into_owned());
+                match (error.next(), error.io_error()) {
+                    (Some(next), _) => printable(next).into_owned(),
+                    (None, Some(local)) if error.reason() == reason::LOCAL_IO => {
+                        next_of_io(local).into()
+                    }
+                    (None, _) => next_of_code(error.code()).into(),
+                }
             }
             Self::NoSandbox => "make one: overwinter sandbox create --image IMAGE NAME".into(),
             Self::WhichSandbox { .. } => "name the one that you mean".into(),
@@ -119,7 +141,22 @@ impl Failure {
             ),
             Self::NothingToChange => "overwinter sandbox update --help lists what can be".into(),
             Self::Program { .. } => "install it beside `overwinter`, or put it in PATH".into(),
-            Self::SomeFailed { .. } | Self::Local { .. } | Self::Runtime(_) | Self::BrokenPipe => {
+            Self::SomeFailed { .. } => {
+                "what to do about each stands above; the others are done".into()
+            }
+            Self::Local { error, .. } => next_of_io(error).into(),
+            Self::Unstartable { code: 127, .. } => {
+                "check its name and the sandbox's PATH, or give its path as it is inside".into()
+            }
+            Self::Unstartable { .. } => {
+                "correct what the message names: the program's permissions, --user or --workdir"
+                    .into()
+            }
+            Self::Runtime(_) => {
+                "raise what this user may have of processes and open files (ulimit -u, ulimit -n)"
+                    .into()
+            }
+            Self::Left { .. } | Self::Interrupted { .. } | Self::BrokenPipe => {
                 return None;
             }
         })
@@ -127,13 +164,27 @@ impl Failure {
 
     /// Where it is not that of the command's own failures.
     pub(crate) fn exit_code(&self) -> Option<u8> {
-        matches!(self, Self::BrokenPipe).then_some(BROKEN_PIPE)
+        match self {
+            Self::BrokenPipe => Some(BROKEN_PIPE),
+            Self::Unstartable { code, .. } => Some(*code),
+            Self::Left { signal, .. } | Self::Interrupted { signal } => {
+                Some(signals::exit_code(*signal))
+            }
+            _ => None,
+        }
     }
 
     /// Tells it on stderr: for a person on a terminal, else on lines that a program can cut.
     pub(crate) fn report(&self) {
-        if matches!(self, Self::BrokenPipe) {
-            return;
+        match self {
+            // Nobody to say it to; whoever sent the signal knows.
+            Self::BrokenPipe | Self::Interrupted { .. } => return,
+            // No error: it is as it was asked for.
+            Self::Left { .. } => {
+                let _ = io::stderr().write_all(format!("overwinter: {self}\n").as_bytes());
+                return;
+            }
+            _ => {}
         }
         let stderr = io::stderr();
         let text = if stderr.is_terminal() {
@@ -162,6 +213,70 @@ impl Failure {
             text.push_str(&format!("  next: {next}\n"));
         }
         text
+    }
+}
+
+/// Arguments that could not be understood: the parser's own words, on lines that a program can cut
+/// where stderr is no terminal.
+pub(crate) fn report_usage(error: &clap::Error, help: &str) {
+    let stderr = io::stderr();
+    if stderr.is_terminal() {
+        // There is no third place to tell that this could not be told.
+        let _ = error.print();
+        return;
+    }
+    let said = error.render().to_string();
+    let said = match said.strip_prefix("error: ") {
+        Some(said) => said.to_owned(),
+        // The help alone, where a command was left out.
+        None => format!("a command is missing\n\n{said}"),
+    };
+    let lines: Vec<_> = said.trim_end().lines().map(printable).collect();
+    let text = format!("error[USAGE]: {}\n  next: {help}\n", lines.join("\n"));
+    let _ = stderr.lock().write_all(text.as_bytes());
+}
+
+/// What to do about a file or stream of our own that failed.
+fn next_of_io(error: &io::Error) -> &'static str {
+    use io::ErrorKind as K;
+    match error.kind() {
+        K::NotFound => "check the path: nothing is there",
+        K::PermissionDenied => "ask as a user who may, or choose another path",
+        K::StorageFull | K::QuotaExceeded | K::FileTooLarge => {
+            "make room there, or choose another place"
+        }
+        K::ReadOnlyFilesystem => "choose a place that can be written",
+        K::IsADirectory => "it is a folder: name a file in it",
+        K::NotADirectory => "a part of the path is no folder: correct it",
+        K::AlreadyExists => "choose another name, or remove what is there",
+        K::InvalidFilename | K::InvalidInput => "choose a shorter path, or a plainer one",
+        K::ResourceBusy | K::ExecutableFileBusy => "end what uses it, then try again",
+        _ => "look at that file or stream, then try again",
+    }
+}
+
+/// What to do about an answer that does not say it.
+fn next_of_code(code: Code) -> &'static str {
+    match code {
+        Code::NotFound => "check its name; the `list` commands show what is there",
+        Code::AlreadyExists => "choose another name, or remove what is there",
+        Code::InvalidArgument | Code::OutOfRange => "correct what the message names",
+        Code::PermissionDenied | Code::Unauthenticated => "ask as a user who may",
+        Code::ResourceExhausted => "make room, or ask for less, then try again",
+        Code::FailedPrecondition | Code::Aborted => "look at how it stands, then try again",
+        Code::Unimplemented => "check that client and gateway are of versions that fit",
+        _ => "look at the gateway's log, then try again",
+    }
+}
+
+fn left(operation: Option<&str>) -> String {
+    match operation {
+        Some(id) => format!(
+            "operation {0} goes on; to follow it: overwinter operation wait {0}",
+            printable(id)
+        ),
+        None => "what was asked for may go on; to see it: overwinter operation list --unfinished"
+            .to_owned(),
     }
 }
 

@@ -5,6 +5,7 @@
 //!   commands/     what each does, one file a command
 //!   context.rs    the client, and which sandbox is meant when none is named
 //!   output.rs     tables, JSON, names; a pipe that closes
+//!   signals.rs    those that a command takes itself
 //!   failure.rs    what went wrong, its code, what to do next, and the exit code
 //! ```
 
@@ -14,6 +15,7 @@ mod context;
 mod failure;
 mod output;
 mod progress;
+mod signals;
 mod terminal;
 mod text;
 
@@ -21,23 +23,14 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::cli::{Cli, OWN_FAILURE_OF_EXEC};
+use crate::cli::{Cli, MISUNDERSTOOD, Meant, OWN_FAILURE_OF_EXEC};
 use crate::failure::Failure;
 
 /// Runs the command that the process's arguments ask for.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            // Nobody is left to tell when this cannot be printed.
-            let _ = error.print();
-            let code = match error.exit_code() {
-                // An exec's other codes are the command's own.
-                code if code != 0 && cli::asks_for_exec(std::env::args_os()) => OWN_FAILURE_OF_EXEC,
-                code => code as u8,
-            };
-            return ExitCode::from(code);
-        }
+        Err(error) => return ExitCode::from(misunderstood(&error)),
     };
     let own_failure = cli.command.failure_code();
     let ended = run(cli);
@@ -49,6 +42,24 @@ pub fn main() -> ExitCode {
         }
     };
     ExitCode::from(code)
+}
+
+/// Help and the version, which were asked for, and arguments that could not be understood. Answers
+/// with the exit code.
+fn misunderstood(error: &clap::Error) -> u8 {
+    if error.exit_code() == 0 {
+        // Nobody is left to tell when this cannot be printed.
+        let _ = error.print();
+        return 0;
+    }
+    let meant = Meant::by(std::env::args_os());
+    failure::report_usage(error, &meant.help());
+    if meant.is_exec() {
+        // Its other codes are the command's own.
+        OWN_FAILURE_OF_EXEC
+    } else {
+        MISUNDERSTOOD
+    }
 }
 
 fn run(cli: Cli) -> Result<u8, Failure> {

@@ -69,6 +69,11 @@ pub(crate) fn fine(duration: Duration) -> String {
     }
 }
 
+/// A setting, exactly and as it can be typed in: `1m 30s`, `500ms`.
+pub(crate) fn setting(seconds: i64, nanos: i32) -> String {
+    format!("{:#}", jiff::SignedDuration::new(seconds, nanos))
+}
+
 /// A size in bytes, as people read it.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -204,6 +209,16 @@ mod tests {
                 Duration::from_millis(millis),
                 "{text}"
             );
+        }
+        for (seconds, nanos, text) in [
+            (10, 0, "10s"),
+            (750, 0, "12m 30s"),
+            (1, 500_000_000, "1s 500ms"),
+            (0, 0, "0s"),
+        ] {
+            assert_eq!(setting(seconds, nanos), text);
+            let read = parse_duration(text).unwrap();
+            assert_eq!(read, Duration::new(seconds as u64, nanos as u32));
         }
         assert!(parse_duration("-5s").is_err());
         assert!(parse_duration("soon").is_err());

@@ -119,7 +119,7 @@ async fn several_names_are_a_line_each_and_one_failure_fails_the_command() {
         "{said}"
     );
     assert!(
-        said.ends_with("error[SOME_FAILED]: 2 of 4 failed\n"),
+        said.contains("error[SOME_FAILED]: 2 of 4 failed\n  next: "),
         "{said}"
     );
     // Nothing but lines: no spinner in a pipe.
@@ -129,16 +129,19 @@ async fn several_names_are_a_line_each_and_one_failure_fails_the_command() {
     assert!(resumed.status.success());
     let deleted = run(&served, &["sandbox", "delete", "one"]).await;
     assert_eq!(text(&deleted.stdout), "one deleted\n");
-    let wait = [
-        "sandbox",
-        "wait",
-        "one",
-        "--for",
-        "deleted",
-        "--timeout",
-        "5",
-    ];
-    assert!(run(&served, &wait).await.status.success());
+    let gone = ["sandbox", "wait", "one", "--for", "deleted"];
+    for (format, printed) in [("name", ""), ("table", ""), ("json", "null\n")] {
+        let wait = [&gone[..], &["--timeout", "5", "-o", format]].concat();
+        let waited = run(&served, &wait).await;
+        assert!(waited.status.success());
+        assert_eq!(text(&waited.stdout), printed);
+    }
+    for (format, printed) in [("name", "two\n"), ("json", "{\n"), ("table", "name: ")] {
+        let waited = run(&served, &["sandbox", "wait", "two", "-o", format]).await;
+        assert!(text(&waited.stdout).starts_with(printed), "{waited:?}");
+    }
+    let silent = run(&served, &["sandbox", "wait", "two"]).await;
+    assert_eq!((silent.status.code(), text(&silent.stdout)), (Some(0), ""));
     let wait = [
         "sandbox",
         "wait",
@@ -169,7 +172,10 @@ async fn exec_ends_as_its_command_ends_and_with_125_when_it_fails_itself() {
     assert_eq!(code(&["exit", "143"]).await.0, 143);
     let (missing, said) = code(&["nonesuch"]).await;
     assert_eq!(missing, 127);
-    assert_eq!(said, "overwinter: nonesuch: not found in PATH\n");
+    assert!(
+        said.starts_with("error[COMMAND_NOT_FOUND]: nonesuch: not found in PATH\n  next: "),
+        "{said}"
+    );
 
     let nobody = run(&served, &["sandbox", "exec", "nobody", "--", "true"]).await;
     assert_eq!(nobody.status.code(), Some(125));
@@ -228,7 +234,12 @@ async fn an_interrupt_goes_to_the_process() {
     served.fake.add("box");
     let exec = ["sandbox", "exec", "box", "--", "sleep"];
     let child = overwinter(&served, &exec).spawn().unwrap();
-    while served.fake.state().processes.is_empty() {
+    // Its stdin is closed from where it is carried, once it is known there to have started.
+    let started = || {
+        let process = served.fake.state().processes.values().next().cloned();
+        process.is_some_and(|it| it.kept.lock().unwrap().stdin_closed)
+    };
+    while !started() {
         tokio::task::yield_now().await;
     }
     interrupt(&child);
@@ -339,4 +350,18 @@ async fn without_a_gateway_it_says_how_to_start_one() {
         said.contains("next: start it with `overwinter gateway run`"),
         "{said}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_times_of_a_policy_are_shown_as_they_can_be_typed_in() {
+    let served = Fake::serve().await;
+    served.fake.add("box");
+    let times = ["--stop-grace", "1m 30s", "--hook-timeout", "1s 500ms"];
+    let update = [&["sandbox", "update", "box"], &times[..]].concat();
+    let shown = run(&served, &update).await;
+    let lines: Vec<_> = text(&shown.stdout).lines().collect();
+    for (name, time) in [("stop grace:", "1m 30s"), ("hook timeout:", "1s 500ms")] {
+        let line = lines.iter().find_map(|line| line.strip_prefix(name));
+        assert_eq!(line.map(str::trim), Some(time), "{lines:?}");
+    }
 }

@@ -20,6 +20,8 @@ pub mod reason {
     pub const SUSPEND_ABORTED: &str = "SUSPEND_ABORTED";
     /// Nothing answers on the gateway's socket.
     pub const GATEWAY_UNREACHABLE: &str = "GATEWAY_UNREACHABLE";
+    /// The gateway's socket is named by a path that is longer than a Unix socket's may be.
+    pub const SOCKET_PATH_TOO_LONG: &str = "SOCKET_PATH_TOO_LONG";
     /// The connection broke while a call was under way.
     pub const CONNECTION_LOST: &str = "CONNECTION_LOST";
     /// The operation was replaced by a newer verb before it began.

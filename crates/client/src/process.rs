@@ -152,6 +152,11 @@ impl Command {
         self
     }
 
+    /// The id that the process has once it is started.
+    pub fn id(&self) -> &str {
+        &self.start.process_id
+    }
+
     /// How long [`exec`](Self::exec) tries to get back to its process when the stream breaks.
     pub fn reattach(mut self, reattach: Reattach) -> Self {
         self.reattach = reattach;

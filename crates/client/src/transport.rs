@@ -32,9 +32,11 @@ const SEND_BUFFER: usize = 2 << 20;
 /// Where the gateway listens unless told otherwise: `$XDG_RUNTIME_DIR/overwinter/gateway.sock` for
 /// a user who has such a folder and is not root, else `/run/overwinter/gateway.sock`.
 pub fn default_socket() -> PathBuf {
+    // A path that is not absolute counts as unset: XDG Base Directory Specification.
     let base = std::env::var_os("XDG_RUNTIME_DIR")
-        .filter(|dir| !dir.is_empty() && !rustix::process::geteuid().is_root())
-        .map_or_else(|| PathBuf::from("/run"), PathBuf::from);
+        .map(PathBuf::from)
+        .filter(|dir| dir.is_absolute() && !rustix::process::geteuid().is_root())
+        .unwrap_or_else(|| PathBuf::from("/run"));
     base.join("overwinter/gateway.sock")
 }
 
@@ -160,9 +162,18 @@ const NOT_PERMITTED: &str = "its socket is for the user who runs the gateway: be
      system's, `sudo`), or run one of your own with `overwinter gateway run` and name its socket \
      with --socket or OVERWINTER_SOCKET";
 
+/// What the kernel takes as the address of a Unix socket, in bytes.
+const LONGEST_PATH: usize = 107;
+const SHORTER: &str =
+    "name a shorter one with --socket or OVERWINTER_SOCKET, which may be a link to it";
+
 type Connection = http2::Connection<TokioIo<UnixStream>, ClientBody, TokioExecutor>;
 
 async fn dial(socket: &Path) -> Result<(SendRequest<ClientBody>, Connection), ConnectError> {
+    let bytes = socket.as_os_str().len();
+    if bytes > LONGEST_PATH {
+        return Err(too_long(bytes));
+    }
     let stream = UnixStream::connect(socket).await.map_err(|error| {
         let next = match error.kind() {
             io::ErrorKind::PermissionDenied => NOT_PERMITTED,
@@ -184,23 +195,35 @@ async fn dial(socket: &Path) -> Result<(SendRequest<ClientBody>, Connection), Co
         .map_err(|error| unreachable(socket, error, NOT_THERE))
 }
 
+/// Not that nobody is there: whether there is, cannot be found out by such a path.
+fn too_long(bytes: usize) -> ConnectError {
+    ConnectError::invalid_argument(format!(
+        "the path of the gateway's socket has {bytes} bytes, and a Unix socket's may have {LONGEST_PATH}"
+    ))
+    .with_detail(detail(reason::SOCKET_PATH_TOO_LONG, SHORTER))
+}
+
 fn unreachable(
     socket: &Path,
     error: impl std::error::Error + Send + Sync + 'static,
     next: &str,
 ) -> ConnectError {
-    let mut info = ErrorInfo {
-        reason: reason::GATEWAY_UNREACHABLE.to_owned(),
-        domain: "overwinter".to_owned(),
-        ..ErrorInfo::default()
-    };
-    info.metadata.insert("next".to_owned(), next.to_owned());
     ConnectError::unavailable(format!(
         "no gateway answers on {}: {error}",
         socket.display()
     ))
-    .with_detail(ErrorDetail::from_message("google.rpc.ErrorInfo", &info))
+    .with_detail(detail(reason::GATEWAY_UNREACHABLE, next))
     .with_source(error)
+}
+
+fn detail(reason: &str, next: &str) -> ErrorDetail {
+    let mut info = ErrorInfo {
+        reason: reason.to_owned(),
+        domain: "overwinter".to_owned(),
+        ..ErrorInfo::default()
+    };
+    info.metadata.insert("next".to_owned(), next.to_owned());
+    ErrorDetail::from_message("google.rpc.ErrorInfo", &info)
 }
 
 impl ClientTransport for Transport {

@@ -172,7 +172,8 @@ impl Config {
     }
 }
 
-/// A folder of the user's own; root uses the system's.
+/// A folder of the user's own; root uses the system's. One that is no absolute path counts as unset:
+/// XDG Base Directory Specification.
 fn own(variable: &str) -> Option<PathBuf> {
     let root = std::fs::metadata("/proc/self")
         .map(|found| std::os::unix::fs::MetadataExt::uid(&found) == 0)
@@ -180,7 +181,8 @@ fn own(variable: &str) -> Option<PathBuf> {
     if root {
         None
     } else {
-        std::env::var_os(variable).map(PathBuf::from)
+        let folder = std::env::var_os(variable).map(PathBuf::from);
+        folder.filter(|folder| folder.is_absolute())
     }
 }
 

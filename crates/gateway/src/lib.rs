@@ -11,6 +11,7 @@
 //! | [`server`] | the socket |
 //! | `strict` | JSON by the schema |
 //! | [`run`] | putting it together |
+//! | `stop` | the signals that end it |
 
 pub mod api;
 pub mod config;
@@ -21,5 +22,6 @@ pub mod reconciler;
 pub mod run;
 pub mod server;
 pub mod sessions;
+mod stop;
 mod strict;
 pub mod telemetry;

@@ -21,6 +21,7 @@ use crate::ports::Ports;
 use crate::reconciler::{Drivers, Reconciler};
 use crate::server::{self, ServerError, Services};
 use crate::sessions::{CredentialKey, Hub};
+use crate::stop;
 use crate::telemetry::Telemetry;
 
 /// How long what runs may take to reach a recorded step when the gateway is asked to end.
@@ -156,6 +157,16 @@ impl Open {
     /// ends no compute.
     pub async fn serve(self, stop: impl Future<Output = ()>) {
         server::serve(self.listener, self.services, stop).await;
+        let running = self.api.reconciler.tasks.len();
+        if running > 0 {
+            tracing::info!(
+                running,
+                "stopping: waiting for what runs, {} s at most; asked once more, it stops at once",
+                GOODBYE.as_secs()
+            );
+        } else {
+            tracing::info!("stopping: nothing runs");
+        }
         match self.api.drain(GOODBYE).await {
             Ok(unfinished) if unfinished.is_empty() => tracing::info!("ended"),
             Ok(unfinished) => {
@@ -170,13 +181,15 @@ impl Open {
     }
 }
 
-/// Runs a gateway until SIGTERM or SIGINT.
+/// Runs a gateway until SIGTERM or SIGINT; a second one ends the process as a crash would.
 ///
 /// # Errors
 /// [`StartError`]; once it serves, it ends without one.
 pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
     let data_dir = config.data_dir();
     let socket = config.socket();
+    // Before anything is begun for a gateway that nobody could reach.
+    server::check_path(&socket)?;
     let store = Store::open(StoreOptions {
         location: Location::Folder(data_dir.clone()),
         writer: WriterKind::Thread,
@@ -224,7 +237,7 @@ pub async fn run(config: Config, ports: Ports) -> Result<(), StartError> {
         epoch = meta.epoch,
         "serving"
     );
-    open.serve(stop_signal().map_err(StartError::Signals)?)
+    open.serve(stop::first_signal().map_err(StartError::Signals)?)
         .await;
     if let Some(local) = local {
         local.close();
@@ -295,16 +308,4 @@ fn beside(name: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let path = own.parent()?.join(name);
     path.is_file().then_some(path)
-}
-
-fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
 }

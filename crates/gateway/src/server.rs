@@ -2,6 +2,7 @@
 //! plain JSON). Mode 0600, and the peer's credentials are checked: this user and root alone.
 
 use std::convert::Infallible;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -115,22 +116,47 @@ pub enum ServerError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error(
+        "the path of the socket has {bytes} bytes, and a Unix socket's may have {LONGEST_PATH}: {path}"
+    )]
+    PathTooLong { path: PathBuf, bytes: usize },
     #[error("the services cannot be described: {0}")]
     Reflection(String),
+}
+
+/// What the kernel takes as the address of a Unix socket, in bytes.
+const LONGEST_PATH: usize = 107;
+
+/// Whether a client could connect to a socket at this path.
+///
+/// # Errors
+/// [`ServerError::PathTooLong`].
+pub fn check_path(path: &Path) -> Result<(), ServerError> {
+    let bytes = path.as_os_str().len();
+    if bytes > LONGEST_PATH {
+        return Err(ServerError::PathTooLong {
+            path: path.to_owned(),
+            bytes,
+        });
+    }
+    Ok(())
 }
 
 /// Binds the socket. One that nobody listens on any more is replaced.
 ///
 /// # Errors
-/// [`ServerError::InUse`] when somebody answers on it.
+/// [`ServerError::InUse`] when somebody answers on it; [`ServerError::PathTooLong`].
 pub fn bind(path: &Path) -> Result<UnixListener, ServerError> {
     let io = |source| ServerError::Io {
         path: path.to_owned(),
         source,
     };
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(io)?;
-    }
+    check_path(path)?;
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        Some(_) | None => Path::new("."),
+    };
+    std::fs::create_dir_all(folder).map_err(io)?;
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => {
             return Err(ServerError::InUse {
@@ -141,10 +167,15 @@ pub fn bind(path: &Path) -> Result<UnixListener, ServerError> {
         Err(_) => std::fs::remove_file(path).map_err(io)?,
     }
     // Made unreachable by its mode from the first moment: bound aside, then renamed into place.
-    let aside = path.with_extension(format!("{}.new", std::process::id()));
+    let aside = folder.join(format!(".gateway.{}.new", std::process::id()));
     // A leftover of an earlier process with this id is nobody's.
     let _ = std::fs::remove_file(&aside);
-    let listener = UnixListener::bind(&aside).map_err(io)?;
+    // Its path may be longer than that of the socket, which may be as long as one can be.
+    let open = std::fs::File::open(folder).map_err(io)?;
+    let short = Path::new("/proc/self/fd")
+        .join(open.as_raw_fd().to_string())
+        .join(aside.file_name().unwrap_or_default());
+    let listener = UnixListener::bind(short).map_err(io)?;
     std::fs::set_permissions(&aside, std::fs::Permissions::from_mode(0o600)).map_err(io)?;
     std::fs::rename(&aside, path).map_err(io)?;
     Ok(listener)

@@ -99,6 +99,9 @@ pub fn start_logging(format: LogFormat) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // It would tell a line that could not be written with `eprintln`, which panics where stderr is
+        // the broken one, and take the task that logs with it.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     // A second call in one process (tests) keeps the first subscriber.
     let _ = match format {

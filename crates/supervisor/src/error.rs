@@ -80,6 +80,7 @@ impl Refusal {
                 (C::NotFound, "USER_NOT_FOUND")
             }
             Self::User(UserError::Reserved) => (C::PermissionDenied, "USER_RESERVED"),
+            Self::User(UserError::OutOfRange { .. }) => (C::InvalidArgument, "USER_OUT_OF_RANGE"),
             Self::User(UserError::Malformed { .. }) => (C::InvalidArgument, "USER_NOT_FOUND"),
             Self::Spawn(_) => (C::ResourceExhausted, "SPAWN_FAILED"),
             Self::WatchLagged => (C::Aborted, "WATCH_LAGGED"),

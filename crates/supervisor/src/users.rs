@@ -38,8 +38,55 @@ pub enum UserError {
     GroupNotFound { group: String },
     #[error("uid {RESERVED_UID} is the supervisor's own")]
     Reserved,
+    #[error("{what} {id}: this sandbox has no such id, {}", range(*.last))]
+    OutOfRange {
+        what: &'static str,
+        id: String,
+        /// The largest that it has.
+        last: u32,
+    },
     #[error("user {user:?}: expected a name, a uid, or user:group")]
     Malformed { user: String },
+}
+
+fn range(last: u32) -> String {
+    format!("only 0 to {last}")
+}
+
+/// The ids that the sandbox's user namespace has, as the kernel says it: all below one bound, as
+/// every driver makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Last {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Last {
+    /// What no id map forbids. `u32::MAX` means "leave as it is" to setresuid, which would keep the
+    /// supervisor's own.
+    const ANY: u32 = u32::MAX - 1;
+
+    fn read() -> Self {
+        let last = |path| {
+            let map = read_database(Path::new(path));
+            last_of_map(&map).unwrap_or(Self::ANY)
+        };
+        Self {
+            uid: last("/proc/self/uid_map"),
+            gid: last("/proc/self/gid_map"),
+        }
+    }
+}
+
+/// The largest id of a map: lines of an id inside, one outside, and how many.
+fn last_of_map(map: &str) -> Option<u32> {
+    let ends = map.lines().filter_map(|line| {
+        let mut fields = line.split_whitespace();
+        let first: u32 = fields.next()?.parse().ok()?;
+        let count: u32 = fields.nth(1)?.parse().ok()?;
+        first.checked_add(count)?.checked_sub(1)
+    });
+    ends.max().map(|last| last.min(Last::ANY))
 }
 
 struct Entry<'a> {
@@ -53,7 +100,7 @@ struct Entry<'a> {
 pub(crate) fn resolve(spec: &str, default: (u32, u32)) -> Result<User, UserError> {
     let passwd = read_database(Path::new("/etc/passwd"));
     let group = read_database(Path::new("/etc/group"));
-    resolve_in(spec, default, &passwd, &group)
+    resolve_in(spec, default, &passwd, &group, Last::read())
 }
 
 /// As [`resolve`], with the text of the two files.
@@ -62,6 +109,7 @@ pub(crate) fn resolve_in(
     default: (u32, u32),
     passwd: &str,
     group: &str,
+    last: Last,
 ) -> Result<User, UserError> {
     let (user, wanted_group) = match spec.split_once(':') {
         _ if spec.is_empty() => (default.0.to_string(), None),
@@ -84,20 +132,28 @@ pub(crate) fn resolve_in(
         // As container engines do it: a bare number without an entry has the group 0. The default
         // user keeps the group that comes with it.
         (None, Some(uid)) => (uid, if spec.is_empty() { default.1 } else { 0 }),
+        // A number that is too large for any id.
+        (None, None) if is_number(&user) => return Err(out_of_range("user", user, last.uid)),
         (None, None) => return Err(UserError::NotFound { user }),
     };
-    // u32::MAX means "leave as it is" to setresuid, which would keep the supervisor's own.
-    if uid == RESERVED_UID || uid == u32::MAX {
+    if uid == RESERVED_UID {
         return Err(UserError::Reserved);
     }
+    if uid > last.uid {
+        return Err(out_of_range("user", uid.to_string(), last.uid));
+    }
     let gid = match wanted_group {
-        Some(wanted) => find_group(wanted, group)?,
+        Some(wanted) => find_group(wanted, group, last.gid)?,
         None => entry_gid,
     };
+    if gid > last.gid {
+        return Err(out_of_range("group", gid.to_string(), last.gid));
+    }
     let mut groups = vec![gid];
     if let Some(entry) = &entry {
         for (id, members) in group.lines().filter_map(parse_group).map(|g| (g.1, g.2)) {
             if groups.len() < MAX_GROUPS
+                && id <= last.gid
                 && !groups.contains(&id)
                 && members.split(',').any(|member| member == entry.name)
             {
@@ -118,19 +174,29 @@ pub(crate) fn resolve_in(
     })
 }
 
-fn find_group(wanted: &str, group: &str) -> Result<u32, UserError> {
-    let found = match wanted.parse::<u32>() {
-        Ok(gid) if gid != u32::MAX => Some(gid),
-        Ok(_) => None,
-        Err(_) => group
-            .lines()
-            .filter_map(parse_group)
-            .find(|entry| entry.0 == wanted)
-            .map(|entry| entry.1),
-    };
-    found.ok_or_else(|| UserError::GroupNotFound {
-        group: wanted.into(),
-    })
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn out_of_range(what: &'static str, id: String, last: u32) -> UserError {
+    UserError::OutOfRange { what, id, last }
+}
+
+fn find_group(wanted: &str, group: &str, last: u32) -> Result<u32, UserError> {
+    if let Ok(gid) = wanted.parse() {
+        return Ok(gid);
+    }
+    let found = group
+        .lines()
+        .filter_map(parse_group)
+        .find(|entry| entry.0 == wanted);
+    match found {
+        Some(entry) => Ok(entry.1),
+        None if is_number(wanted) => Err(out_of_range("group", wanted.into(), last)),
+        None => Err(UserError::GroupNotFound {
+            group: wanted.into(),
+        }),
+    }
 }
 
 /// `name:password:uid:gid:comment:home:shell`
@@ -184,8 +250,13 @@ mod tests {
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n# no entry\nana:x:1000:1001:Ana:/home/ana:/bin/sh\nsup:x:65535:65535::/:/x\n";
     const GROUP: &str = "root:x:0:\nana:x:1001:\nwheel:x:10:root,ana\nvideo:x:44:anastasia\n";
 
+    const LAST: Last = Last {
+        uid: 65535,
+        gid: 65535,
+    };
+
     fn ask(spec: &str) -> Result<User, UserError> {
-        resolve_in(spec, (0, 0), PASSWD, GROUP)
+        resolve_in(spec, (0, 0), PASSWD, GROUP, LAST)
     }
 
     #[test]
@@ -204,7 +275,38 @@ mod tests {
     fn the_supervisors_own_uid_is_refused_by_number_and_by_name() {
         assert_eq!(ask("65535"), Err(UserError::Reserved));
         assert_eq!(ask("sup"), Err(UserError::Reserved));
-        assert_eq!(ask("4294967295"), Err(UserError::Reserved));
+    }
+
+    #[test]
+    fn an_id_that_the_sandbox_does_not_have_is_told_with_those_that_it_has() {
+        for (spec, what, id) in [
+            ("65536", "user", "65536"),
+            ("4294967295", "user", "4294967295"),
+            ("99999999999", "user", "99999999999"),
+            ("1000:65536", "group", "65536"),
+            ("1000:4294967295", "group", "4294967295"),
+            ("ana:99999999999", "group", "99999999999"),
+        ] {
+            let error = ask(spec).unwrap_err();
+            assert_eq!(error, out_of_range(what, id.into(), 65535), "{spec}");
+            assert!(error.to_string().ends_with("only 0 to 65535"), "{error}");
+        }
+        // What would keep the supervisor's own is none where nothing bounds the ids, either.
+        let any = Last {
+            uid: Last::ANY,
+            gid: Last::ANY,
+        };
+        for spec in ["4294967295", "0:4294967295"] {
+            let asked = resolve_in(spec, (0, 0), "", "", any);
+            assert!(matches!(asked, Err(UserError::OutOfRange { .. })), "{spec}");
+        }
+        assert_eq!(
+            last_of_map("         0  268435456      65536\n"),
+            Some(65535)
+        );
+        assert_eq!(last_of_map("0 0 4294967295\n"), Some(Last::ANY));
+        assert_eq!(last_of_map("0 1000 1\n1 100000 65536\n"), Some(65536));
+        assert_eq!(last_of_map(""), None);
     }
 
     #[test]

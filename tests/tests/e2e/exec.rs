@@ -33,10 +33,17 @@ async fn what_cannot_be_run_says_why_with_the_code_of_a_shell() -> anyhow::Resul
         let said = gateway
             .say(["sandbox", "exec", "box", "--", program])
             .await?;
-        ensure!(
-            said.code == code && said.err.contains(words),
-            "{program}: {said:?}"
-        );
+        ensure!(said.code == code, "{program}: {said:?}");
+        let reason = match code {
+            127 => "COMMAND_NOT_FOUND",
+            _ => "COMMAND_NOT_EXECUTABLE",
+        };
+        said.refused(reason, words)?;
+        let detached = gateway
+            .say(["sandbox", "exec", "-d", "box", "--", program])
+            .await?;
+        ensure!(detached.code == code && detached.out.is_empty());
+        detached.refused(reason, words)?;
         // The SDK has the same: an exit, not an error.
         let exit = client.command("box", [program]).run().await?.exit;
         ensure!(
@@ -187,5 +194,32 @@ async fn a_reader_that_goes_away_ends_the_program_as_a_broken_pipe_does() -> any
         processes.iter().all(|process| !process.running),
         "it runs on: {processes:?}"
     );
+    gateway.end().await
+}
+
+#[tokio::test]
+async fn a_user_that_no_sandbox_can_have_is_told_with_those_that_it_has() -> anyhow::Result<()> {
+    let (gateway, _) = with_sandbox("box").await?;
+    for (user, words) in [
+        (
+            "65536",
+            "user 65536: this sandbox has no such id, only 0 to 65535",
+        ),
+        (
+            "99999999999",
+            "user 99999999999: this sandbox has no such id",
+        ),
+        ("1000:70000", "group 70000: this sandbox has no such id"),
+    ] {
+        let exec = ["sandbox", "exec", "--user", user, "box", "--", "true"];
+        let said = gateway.say(exec).await?;
+        ensure!(said.code == 126, "{said:?}");
+        said.refused("COMMAND_NOT_EXECUTABLE", words)?;
+        let copy = ["sandbox", "cp", "--user", user, "box:/etc/passwd", "-"];
+        gateway
+            .say(copy)
+            .await?
+            .refused("USER_OUT_OF_RANGE", words)?;
+    }
     gateway.end().await
 }

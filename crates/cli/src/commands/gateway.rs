@@ -101,12 +101,7 @@ pub(crate) async fn run(socket: Option<PathBuf>, command: Command) -> Result<u8,
 }
 
 pub(crate) fn doctor(doctor: &Doctor) -> Result<u8, Failure> {
-    let format = match doctor.output.output {
-        // What it finds has no names.
-        Format::Table | Format::Name => Format::Table,
-        Format::Json => Format::Json,
-    };
-    let mut arguments = ["doctor", "-o", format.as_str()]
+    let mut arguments = ["doctor", "-o", doctor.output.output.as_str()]
         .map(OsString::from)
         .to_vec();
     if let Some(data_dir) = &doctor.data_dir {

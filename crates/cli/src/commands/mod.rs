@@ -13,8 +13,8 @@ use crate::failure::Failure;
 
 /// Runs a command; answers with the exit code.
 pub(crate) async fn run(cli: Cli) -> Result<u8, Failure> {
-    let Cli { socket, command } = cli;
-    match command {
+    let socket = cli.socket();
+    match cli.command {
         Command::Sandbox(command) => sandbox::run(&Context::new(socket), command).await,
         Command::Process(command) => process::run(&Context::new(socket), command).await,
         Command::Operation(command) => operation::run(&Context::new(socket), command).await,

@@ -1,5 +1,6 @@
 //! Processes that are programs of the fake's own: `echo`, `cat`, `exit CODE`, `sleep`, `flood`;
-//! anything else is not found. They outlive the streams that are attached to them.
+//! `deaf`, which no signal ends, and `unanswered`, whose start is never told of; anything else is not
+//! found. They outlive the streams that are attached to them.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -67,7 +68,7 @@ impl Process {
                 }
             }
             ["exit", code] => self.end(code.parse().unwrap(), ""),
-            ["sleep"] => {}
+            ["sleep" | "deaf" | "unanswered"] => {}
             ["flood"] => self.kept.lock().unwrap().output.extend([b'y'; 64 << 10]),
             _ => self.end(127, &format!("{}: not found in PATH", self.command[0])),
         }
@@ -75,7 +76,9 @@ impl Process {
     }
 
     fn signal(&self, signal: i32) {
-        self.end(128 + signal, "");
+        if self.command[0] != "deaf" {
+            self.end(128 + signal, "");
+        }
         self.changed.send_replace(());
     }
 }
@@ -116,6 +119,9 @@ impl Fake {
 
     fn nap(&self, name: &str) {
         self.set_phase(name, v1::Phase::Suspended, v1::Depth::Freeze);
+        if self.state().sleeps_on {
+            return;
+        }
         let (fake, name) = (self.clone(), name.to_owned());
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -146,6 +152,9 @@ impl Fake {
             }
             _ => return Err(ConnectError::invalid_argument("neither start nor attach")),
         };
+        if process.command[0] == "unanswered" {
+            std::future::pending::<()>().await;
+        }
         let send = async |message: exec_response::Message| {
             let response = v1::ExecResponse {
                 message: Some(message),

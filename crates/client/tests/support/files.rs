@@ -1,4 +1,4 @@
-//! Files by path, as bytes.
+//! Files by path, as bytes. What is read of one that is called `endless` has no end.
 
 use connectrpc::{
     ErrorCode, InboundStream, RequestContext, Response, ServiceRequest, ServiceResult,
@@ -57,7 +57,11 @@ impl v1::FileService for Fake {
                 message: Some(message),
             })
         });
-        Response::ok(Box::pin(futures::stream::iter(messages)))
+        let messages = futures::stream::iter(messages);
+        if name.ends_with("endless") {
+            return Response::ok(Box::pin(messages.chain(futures::stream::pending())));
+        }
+        Response::ok(Box::pin(messages))
     }
 
     async fn write_file(

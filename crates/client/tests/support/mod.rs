@@ -35,6 +35,12 @@ pub struct State {
     pub pages: usize,
     /// Puts the sandbox to sleep for a moment when a process has taken so many bytes of stdin.
     pub sleep_after_stdin: Option<usize>,
+    /// Operations that do not end, by the idempotency keys of their verbs.
+    pub slow: HashMap<String, v1::Operation>,
+    /// How many calls have come to wait for what does not come, or to watch.
+    pub waiting: usize,
+    /// Whether it then stays asleep.
+    pub sleeps_on: bool,
     /// The signals that processes were sent.
     pub signals: Vec<i32>,
 }

@@ -1,5 +1,5 @@
 //! Records, verbs and operations. Every verb is done at once, except where a name asks otherwise:
-//! a suspend of `stubborn` fails.
+//! a suspend of `stubborn` fails, and no verb on what is called `slow…` ever ends.
 
 use connectrpc::{
     ConnectError, RequestContext, Response, ServiceRequest, ServiceResult, ServiceStream,
@@ -40,6 +40,47 @@ impl Fake {
     }
 }
 
+/// Whether verbs on it do not end.
+fn is_slow(name: &str) -> bool {
+    name.starts_with("slow")
+}
+
+impl Fake {
+    /// The operation that does not end; the same where the key is. A call that waits has no answer.
+    async fn slow(
+        &self,
+        kind: v1::OperationKind,
+        sandbox: v1::Sandbox,
+        options: &v1::WriteOptions,
+    ) -> v1::OperationResponse {
+        let operation = {
+            let mut state = self.state();
+            let known = state.slow.get(&options.idempotency_key).cloned();
+            known.unwrap_or_else(|| {
+                let operation = v1::Operation {
+                    id: uuid::Uuid::now_v7().to_string(),
+                    sandbox_id: sandbox.id.clone(),
+                    kind: kind.into(),
+                    step: "prepare".into(),
+                    ..Default::default()
+                };
+                let key = options.idempotency_key.clone();
+                state.slow.insert(key, operation.clone());
+                state.operations.push(operation.clone());
+                operation
+            })
+        };
+        if options.wait.is_set() {
+            std::future::pending::<()>().await;
+        }
+        v1::OperationResponse {
+            operation: operation.into(),
+            sandbox: sandbox.into(),
+            disposition: v1::Disposition::Accepted.into(),
+        }
+    }
+}
+
 fn done(achieved: v1::Achieved) -> outcome::Result {
     outcome::Result::from(v1::Succeeded {
         achieved: achieved.into(),
@@ -54,6 +95,14 @@ impl v1::SandboxService for Fake {
         request: ServiceRequest<'_, v1::CreateSandboxRequest>,
     ) -> ServiceResult<v1::OperationResponse> {
         let request = request.to_owned_message();
+        if is_slow(&request.name) {
+            let sandbox = v1::Sandbox {
+                name: request.name.clone(),
+                ..Default::default()
+            };
+            let kind = v1::OperationKind::Create;
+            return Response::ok(self.slow(kind, sandbox, &request.options).await);
+        }
         if self.find(&name_ref(&request.name)).is_ok() {
             return Err(error(
                 connectrpc::ErrorCode::AlreadyExists,
@@ -148,6 +197,9 @@ impl v1::SandboxService for Fake {
         let request = request.to_owned_message();
         let sandbox = self.find(&request.sandbox)?;
         let kind = v1::OperationKind::Suspend;
+        if is_slow(&sandbox.name) {
+            return Response::ok(self.slow(kind, sandbox, &request.options).await);
+        }
         if sandbox.name == "stubborn" {
             let failed = outcome::Result::from(v1::OperationError {
                 reason: "SUPERVISOR_UNREACHABLE".into(),
@@ -172,6 +224,10 @@ impl v1::SandboxService for Fake {
     ) -> ServiceResult<v1::OperationResponse> {
         let request = request.to_owned_message();
         let sandbox = self.find(&request.sandbox)?;
+        if is_slow(&sandbox.name) {
+            let kind = v1::OperationKind::Resume;
+            return Response::ok(self.slow(kind, sandbox, &request.options).await);
+        }
         self.set_phase(&sandbox.name, v1::Phase::Ready, v1::Depth::Unspecified);
         let sandbox = self.find(&request.sandbox)?;
         Response::ok(self.ended(
@@ -187,7 +243,12 @@ impl v1::SandboxService for Fake {
         _: RequestContext,
         request: ServiceRequest<'_, v1::StartSandboxRequest>,
     ) -> ServiceResult<v1::OperationResponse> {
-        let sandbox = self.find(&request.to_owned_message().sandbox)?;
+        let request = request.to_owned_message();
+        let sandbox = self.find(&request.sandbox)?;
+        if is_slow(&sandbox.name) {
+            let kind = v1::OperationKind::Start;
+            return Response::ok(self.slow(kind, sandbox, &request.options).await);
+        }
         Response::ok(v1::OperationResponse {
             sandbox: sandbox.into(),
             disposition: v1::Disposition::NoOp.into(),
@@ -202,6 +263,10 @@ impl v1::SandboxService for Fake {
     ) -> ServiceResult<v1::OperationResponse> {
         let request = request.to_owned_message();
         let sandbox = self.find(&request.sandbox)?;
+        if is_slow(&sandbox.name) {
+            let kind = v1::OperationKind::Delete;
+            return Response::ok(self.slow(kind, sandbox, &request.options).await);
+        }
         self.state().sandboxes.retain(|it| it.id != sandbox.id);
         self.changed();
         Response::ok(self.ended(
@@ -218,6 +283,7 @@ impl v1::SandboxService for Fake {
         request: ServiceRequest<'_, v1::WatchSandboxesRequest>,
     ) -> ServiceResult<ServiceStream<v1::WatchSandboxesResponse>> {
         let wanted = request.to_owned_message().sandbox;
+        self.state().waiting += 1;
         let fake = self.clone();
         let changes =
             futures::stream::unfold((self.changes(), true), |(mut changes, first)| async move {
@@ -279,6 +345,10 @@ impl v1::OperationService for Fake {
             .iter()
             .find(|it| it.id == id)
             .cloned();
+        if found.as_ref().is_some_and(|it| !it.outcome.is_set()) {
+            self.state().waiting += 1;
+            std::future::pending::<()>().await;
+        }
         Response::ok(v1::WaitOperationResponse {
             operation: found.into(),
         })

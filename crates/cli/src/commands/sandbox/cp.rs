@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::progress;
+use crate::signals::Signals;
 
 const PIECE: usize = 1 << 20;
 /// How far our disk and the connection may be apart, in pieces.
@@ -220,7 +221,8 @@ async fn save(reader: &mut FileReader, from: &[u8], to: PathBuf) -> Result<(), F
         copy(reader, file).await?.map_err(failed)?;
         return Ok(());
     }
-    // Aside, so that a copy that breaks leaves what was there.
+    // Aside, so that a copy that breaks leaves what was there; a signal must not leave it behind.
+    let mut signals = Signals::new().map_err(|error| Failure::local("signals", error))?;
     let folder = match to.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         Some(_) | None => Path::new("."),
@@ -228,7 +230,11 @@ async fn save(reader: &mut FileReader, from: &[u8], to: PathBuf) -> Result<(), F
     let aside = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
     let mode = reader.info().mode & PERMISSIONS;
     let file = aside.as_file().try_clone().map_err(failed)?;
-    let file = copy(reader, file).await?.map_err(failed)?;
+    let file = tokio::select! {
+        biased;
+        copied = copy(reader, file) => copied?.map_err(failed)?,
+        signal = signals.end() => return Err(Failure::Interrupted { signal }),
+    };
     file.set_permissions(Permissions::from_mode(mode))
         .map_err(failed)?;
     aside.persist(&to).map_err(|error| failed(error.error))?;

@@ -6,6 +6,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use overwinter_client::SandboxRef;
 
+use super::verbs::waited;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{Format, Output, OutputArgs};
@@ -101,7 +102,7 @@ pub(crate) async fn run(context: &Context, args: Create) -> Result<u8, Failure> 
     let made = if args.no_wait {
         create.accept().await?.sandbox()
     } else {
-        let wait = create.wait();
+        let wait = waited(create.clone().accept(), create.wait());
         progress::waiting(client, "creating", sandbox.as_ref(), wait)
             .await?
             .sandbox

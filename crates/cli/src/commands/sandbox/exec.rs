@@ -7,21 +7,28 @@ use bytes::Bytes;
 use clap::Args;
 use overwinter_client::{Command, Reattach};
 use overwinter_client::{Exec as Running, ExecControl, ExecEvent, ExecStdin, Exit, ExitCause};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
 
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::say;
+use crate::signals::{self, Asked, Insisting, Signals};
 use crate::terminal::{self, RawMode};
 use crate::text::{parse_duration, parse_pair, printable};
 
-/// Interrupts that follow each other within this are one person's insisting.
-const INSISTING: Duration = Duration::from_secs(1);
-/// How long a process that was told of a broken pipe may take to end.
+/// How long a process that was told of a broken pipe may take to end, and our last remark to be
+/// read.
 const FAREWELL: Duration = Duration::from_secs(1);
 const DEFAULT_SIZE: (u32, u32) = (24, 80);
+
+/// Told under the options of exec and connect.
+pub(super) const SIGNALS: &str = "\
+Signals:
+  SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the command. These end `overwinter` itself,
+  with 128 + the signal, and leave the command running:
+  - any of them, until the command has started
+  - SIGTERM and SIGHUP, while its sandbox sleeps or cannot be reached
+  - three of any kind within 3 s, always";
 
 #[derive(Debug, Args)]
 pub(crate) struct Exec {
@@ -97,6 +104,14 @@ pub(crate) async fn run(context: &Context, args: Exec) -> Result<u8, Failure> {
     let command = args.how.apply(command);
     if args.detach {
         let process = command.start().await?;
+        if let Some(exit) = process.exit.as_option()
+            && !exit.error.is_empty()
+        {
+            return Err(Failure::Unstartable {
+                code: u8::try_from(exit.code).unwrap_or(1),
+                message: exit.error.clone(),
+            });
+        }
         say(&process.process_id)?;
         return Ok(0);
     }
@@ -105,16 +120,17 @@ pub(crate) async fn run(context: &Context, args: Exec) -> Result<u8, Failure> {
 }
 
 /// Says on stderr what the code alone does not, and answers with the code.
-fn ended(exit: &Exit) -> u8 {
-    if let Some(error) = &exit.error {
-        note(&printable(error));
+fn ended(exit: Exit) -> Result<u8, Failure> {
+    let code = u8::try_from(exit.code).unwrap_or(1);
+    if let Some(message) = exit.error {
+        return Err(Failure::Unstartable { code, message });
     }
     match exit.cause {
         ExitCause::Suspension => note("the suspension of the sandbox ended it"),
         ExitCause::Lost => note("it went with the sandbox's compute"),
         _ => {}
     }
-    u8::try_from(exit.code).unwrap_or(1)
+    Ok(code)
 }
 
 /// Runs a command in touch with our own stdin, stdout, stderr, terminal and signals; answers with
@@ -129,7 +145,16 @@ pub(super) async fn attached(command: Command, tty: bool, stdin: bool) -> Result
         }
     }
     let mut signals = Signals::new().map_err(|error| Failure::local("signals", error))?;
-    let mut running = command.exec().await?;
+    let process_id = command.id().to_owned();
+    let mut running = tokio::select! {
+        biased;
+        running = command.exec() => running?,
+        // Nothing runs yet that could take it.
+        signal = signals.end() => {
+            part(&format!("left it before it had started; if it starts after all, as {process_id}"));
+            return Ok(signals::exit_code(signal));
+        }
+    };
     // Only now: a failure to start is told on a terminal that is as it was.
     let raw = if tty {
         RawMode::enter().map_err(|error| Failure::local("the terminal", error))?
@@ -144,18 +169,23 @@ pub(super) async fn attached(command: Command, tty: bool, stdin: bool) -> Result
     let carried = carry(&mut running, &mut signals, raw.is_some()).await;
     drop(raw);
     match carried? {
-        Carried::Exited(exit) => Ok(ended(&exit)),
+        Carried::Exited(exit) => ended(exit),
         Carried::Left { signal } => {
-            note(&format!("left it running, as {}", running.process_id()));
-            Ok(u8::try_from(128 + signal).unwrap_or(1))
+            part(&format!("left it running, as {process_id}"));
+            Ok(signals::exit_code(signal))
         }
+        Carried::Unread { signal } => Ok(signals::exit_code(signal)),
     }
 }
 
 enum Carried {
     Exited(Exit),
-    /// A person insisted.
+    /// It runs on without us.
     Left {
+        signal: i32,
+    },
+    /// It has ended, and our reader does not take what is left of its output.
+    Unread {
         signal: i32,
     },
 }
@@ -188,15 +218,21 @@ async fn carry(
     let control = running.control();
     let (writer, mut written) = Writer::start();
     let mut insisting = Insisting::default();
+    let mut interrupted = false;
     // What could not be handed to the writer yet: a reader of ours that is slow must not keep
     // signals from the process.
     let mut waiting = None;
     loop {
         tokio::select! {
             event = running.next(), if waiting.is_none() => match event {
-                Some(ExecEvent::Stdout(data)) => waiting = Some((false, data)),
-                Some(ExecEvent::Stderr(data)) => waiting = Some((true, data)),
-                Some(event) => tell(&event, raw),
+                Some(event) => {
+                    match event {
+                        ExecEvent::Interrupted { .. } => interrupted = true,
+                        ExecEvent::Reattached => interrupted = false,
+                        _ => {}
+                    }
+                    waiting = Piece::of(event, raw);
+                }
                 None => break,
             },
             permit = writer.0.reserve(), if waiting.is_some() => match (permit, waiting.take()) {
@@ -211,6 +247,10 @@ async fn carry(
                         control.resize(rows, columns);
                     }
                 }
+                // The process cannot be told before its sandbox is awake, which may be never.
+                Asked::Signal(number) if interrupted && signals::is_farewell(number) => {
+                    return Ok(Carried::Left { signal: number });
+                }
                 Asked::Signal(number) => {
                     control.signal(number);
                     if insisting.leaves() {
@@ -222,8 +262,12 @@ async fn carry(
     }
     drop(writer);
     // The process's exit counts only when all of its output is out.
-    if let Ok(Some(error)) = written.await {
-        return Err(Failure::output(error));
+    tokio::select! {
+        biased;
+        outcome = written => if let Ok(Some(error)) = outcome {
+            return Err(Failure::output(error));
+        },
+        signal = signals.end() => return Ok(Carried::Unread { signal }),
     }
     Ok(Carried::Exited(running.wait().await?))
 }
@@ -243,55 +287,84 @@ async fn abandon(
     }
 }
 
-fn tell(event: &ExecEvent, raw: bool) {
-    // A raw terminal does not return to the line's beginning by itself.
-    let note = |text: &str| note(&format!("{text}{}", if raw { "\r" } else { "" }));
-    match event {
-        ExecEvent::Interrupted { reason }
-            if reason == overwinter_client::reason::SANDBOX_SUSPENDED =>
-        {
-            note("the sandbox sleeps; this goes on when it is awake");
+/// Something to be written, in its turn.
+enum Piece {
+    Stdout(Bytes),
+    Stderr(Bytes),
+    /// A remark of ours between the process's output.
+    Remark(String),
+}
+
+impl Piece {
+    fn of(event: ExecEvent, raw: bool) -> Option<Self> {
+        let remark = match event {
+            ExecEvent::Stdout(data) => return Some(Self::Stdout(data)),
+            ExecEvent::Stderr(data) => return Some(Self::Stderr(data)),
+            ExecEvent::Interrupted { reason }
+                if reason == overwinter_client::reason::SANDBOX_SUSPENDED =>
+            {
+                "the sandbox sleeps; this goes on when it is awake".to_owned()
+            }
+            ExecEvent::Interrupted { reason } => {
+                format!("interrupted ({}); trying to get back", printable(&reason))
+            }
+            ExecEvent::Reattached => "this goes on".to_owned(),
+            ExecEvent::Gap { stderr, bytes } => {
+                let stream = if stderr { "stderr" } else { "stdout" };
+                format!("{bytes} bytes of {stream} were lost")
+            }
+            // A kind of event that is new says nothing to us.
+            _ => return None,
+        };
+        // A raw terminal does not return to the line's beginning by itself.
+        let end = if raw { "\r" } else { "" };
+        Some(Self::Remark(format!("{remark}{end}")))
+    }
+
+    fn write(&self) -> io::Result<()> {
+        match self {
+            Self::Stdout(data) => {
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(data)?;
+                stdout.flush()
+            }
+            Self::Stderr(data) => io::stderr().write_all(data),
+            Self::Remark(text) => {
+                note(text);
+                Ok(())
+            }
         }
-        ExecEvent::Interrupted { reason } => {
-            note(&format!(
-                "interrupted ({}); trying to get back",
-                printable(reason)
-            ));
-        }
-        ExecEvent::Reattached => note("this goes on"),
-        ExecEvent::Gap { stderr, bytes } => {
-            let stream = if *stderr { "stderr" } else { "stdout" };
-            note(&format!("{bytes} bytes of {stream} were lost"));
-        }
-        // Output is not told but carried; a kind of event that is new says nothing to us.
-        _ => {}
     }
 }
 
-/// A remark of ours between the process's output.
 fn note(text: &str) {
-    // Whoever cannot read it does not miss it.
-    let _ = writeln!(io::stderr(), "overwinter: {text}");
+    // Whoever cannot read it does not miss it. In one piece, as others may write there too.
+    let _ = io::stderr().write_all(format!("overwinter: {text}\n").as_bytes());
+}
+
+/// The last remark before we go, which must not wait for a reader that does not read.
+fn part(text: &str) {
+    let (done, told) = std::sync::mpsc::channel();
+    let text = text.to_owned();
+    std::thread::spawn(move || {
+        note(&text);
+        let _ = done.send(());
+    });
+    let _ = told.recv_timeout(FAREWELL);
 }
 
 /// Writes output, on a thread of its own since that blocks while our reader is slow.
-struct Writer(mpsc::Sender<(bool, Bytes)>);
+struct Writer(mpsc::Sender<Piece>);
 
 impl Writer {
     /// Also answers with what tells of the first error, or that all is written.
     fn start() -> (Self, oneshot::Receiver<Option<io::Error>>) {
-        let (sender, mut pieces) = mpsc::channel::<(bool, Bytes)>(4);
+        let (sender, mut pieces) = mpsc::channel::<Piece>(4);
         let (done, written) = oneshot::channel();
         std::thread::spawn(move || {
             let mut failed = None;
-            while let Some((stderr, data)) = pieces.blocking_recv() {
-                let wrote = if stderr {
-                    io::stderr().write_all(&data)
-                } else {
-                    let mut stdout = io::stdout().lock();
-                    stdout.write_all(&data).and_then(|()| stdout.flush())
-                };
-                if let Err(error) = wrote {
+            while let Some(piece) = pieces.blocking_recv() {
+                if let Err(error) = piece.write() {
                     failed = Some(error);
                     break;
                 }
@@ -300,60 +373,5 @@ impl Writer {
             let _ = done.send(failed);
         });
         (Self(sender), written)
-    }
-}
-
-/// Three interrupts in quick succession leave a process that does not end.
-#[derive(Default)]
-struct Insisting {
-    last: Option<Instant>,
-    times: u32,
-}
-
-impl Insisting {
-    fn leaves(&mut self) -> bool {
-        let now = Instant::now();
-        let again = self
-            .last
-            .is_some_and(|last| now.duration_since(last) <= INSISTING);
-        self.times = if again { self.times + 1 } else { 1 };
-        self.last = Some(now);
-        self.times >= 3
-    }
-}
-
-enum Asked {
-    Signal(i32),
-    Resize,
-}
-
-/// The signals that are passed on instead of ending us.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    hang_up: Signal,
-    quit: Signal,
-    window: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hang_up: signal(SignalKind::hangup())?,
-            quit: signal(SignalKind::quit())?,
-            window: signal(SignalKind::window_change())?,
-        })
-    }
-
-    async fn next(&mut self) -> Asked {
-        tokio::select! {
-            _ = self.interrupt.recv() => Asked::Signal(SignalKind::interrupt().as_raw_value()),
-            _ = self.terminate.recv() => Asked::Signal(SignalKind::terminate().as_raw_value()),
-            _ = self.hang_up.recv() => Asked::Signal(SignalKind::hangup().as_raw_value()),
-            _ = self.quit.recv() => Asked::Signal(SignalKind::quit().as_raw_value()),
-            _ = self.window.recv() => Asked::Resize,
-        }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::time::Duration;
 
 use clap::Args;
 use overwinter_client::{Depth, Phase, Sandbox, raw};
@@ -12,7 +11,7 @@ use crate::commands::operation;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{Format, Output, OutputArgs, Rows};
-use crate::text::{self, age, coarse, size};
+use crate::text::{self, age, setting, size};
 
 #[derive(Debug, Args)]
 pub(crate) struct Get {
@@ -149,12 +148,14 @@ fn add_policy(rows: &mut Rows, policy: &raw::Policy) {
     if let Some(depth) = Depth::from_message(policy.default_depth) {
         rows.pair("default depth", depth.as_str());
     }
-    if policy.stop_grace.is_set() {
-        let grace = Duration::from_secs(policy.stop_grace.seconds.max(0) as u64);
-        rows.pair("stop grace", coarse(grace));
+    if let Some(it) = policy.stop_grace.as_option() {
+        rows.pair("stop grace", setting(it.seconds, it.nanos));
     }
     rows.pair("before suspend", policy.pre_suspend_hook.join(" "));
     rows.pair("after resume", policy.post_resume_hook.join(" "));
+    if let Some(it) = policy.hook_timeout.as_option() {
+        rows.pair("hook timeout", setting(it.seconds, it.nanos));
+    }
 }
 
 fn add_map<S: BuildHasher>(rows: &mut Rows, what: &str, map: &HashMap<String, String, S>) {

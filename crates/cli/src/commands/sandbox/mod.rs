@@ -38,8 +38,10 @@ pub(crate) enum Command {
     /// Wait until a sandbox is ready, suspended, failed or deleted
     Wait(wait::Wait),
     /// Run a command inside, and end as it ends
+    #[command(after_help = exec::SIGNALS)]
     Exec(exec::Exec),
     /// Open a shell inside
+    #[command(after_help = exec::SIGNALS)]
     Connect(connect::Connect),
     /// Copy a file in or out
     Cp(cp::Cp),

@@ -1,6 +1,8 @@
 //! `overwinter sandbox suspend|resume|start|delete`: the verbs that take several names. All are
 //! sent at once; each has a line; any that failed makes the command fail.
 
+use std::time::Duration;
+
 use clap::Args;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -11,7 +13,11 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::say;
 use crate::progress;
+use crate::signals::Signals;
 use crate::text::{self, printable};
+
+/// How long a gateway may take to say what goes on when we are asked to end.
+const FAREWELL: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub(crate) struct Suspend {
@@ -79,7 +85,7 @@ pub(crate) async fn suspend(context: &Context, args: Suspend) -> Result<u8, Fail
         if args.no_wait {
             return Ok(accepted(&suspend.accept().await?));
         }
-        let done = suspend.wait().await?;
+        let done = waited(suspend.clone().accept(), suspend.wait()).await?;
         if args.reclaim {
             return Ok(given_back(&done));
         }
@@ -97,7 +103,7 @@ pub(crate) async fn resume(context: &Context, args: Resume) -> Result<u8, Failur
         if args.no_wait {
             return Ok(accepted(&resume.accept().await?));
         }
-        Ok(told(&resume.wait().await?))
+        Ok(told(&waited(resume.clone().accept(), resume.wait()).await?))
     })
     .await
 }
@@ -108,7 +114,7 @@ pub(crate) async fn start(context: &Context, args: Start) -> Result<u8, Failure>
         if args.no_wait {
             return Ok(accepted(&start.accept().await?));
         }
-        Ok(told(&start.wait().await?))
+        Ok(told(&waited(start.clone().accept(), start.wait()).await?))
     })
     .await
 }
@@ -119,7 +125,10 @@ pub(crate) async fn delete(context: &Context, args: Delete) -> Result<u8, Failur
         if args.no_wait {
             return Ok(accepted(&delete.accept().await?));
         }
-        Ok(with_remarks("deleted".to_owned(), &delete.wait().await?))
+        Ok(with_remarks(
+            "deleted".to_owned(),
+            &waited(delete.clone().accept(), delete.wait()).await?,
+        ))
     })
     .await
 }
@@ -150,7 +159,7 @@ async fn all(
     context: &Context,
     names: Vec<String>,
     label: &str,
-    verb: impl AsyncFn(&SandboxRef) -> Result<String, Error>,
+    verb: impl AsyncFn(&SandboxRef) -> Result<String, Failure>,
 ) -> Result<u8, Failure> {
     let sandboxes = context.sandboxes(names).await?;
     if let [sandbox] = &sandboxes[..] {
@@ -167,24 +176,57 @@ async fn all(
             .map(|sandbox| async move { (sandbox, verb(sandbox).await) })
             .collect();
         let mut failed = 0;
+        let mut left = None;
         while let Some((sandbox, ended)) = running.next().await {
             match ended {
                 Ok(line) => say(&format!("{} {line}", sandbox.as_str()))?,
-                Err(error) => {
+                Err(Failure::Gateway(error)) => {
                     failed += 1;
                     let name = sandbox.as_str().to_owned();
                     Failure::Named { name, error }.report();
                 }
+                Err(failure) => {
+                    failed += 1;
+                    left = left.or(failure.exit_code());
+                    failure.report();
+                }
             }
         }
-        Ok::<_, Failure>(failed)
+        Ok::<_, Failure>((failed, left))
     };
-    let failed = progress::waiting(&context.client, &label, None, work).await?;
+    let (failed, left) = progress::waiting(&context.client, &label, None, work).await?;
+    if let Some(code) = left {
+        return Ok(code);
+    }
     if failed > 0 {
         let all = sandboxes.len();
         return Err(Failure::SomeFailed { failed, all });
     }
     Ok(0)
+}
+
+/// Waits for a verb. A signal leaves it, and tells what goes on without us.
+///
+/// `again` is the same call under the same idempotency key, so its answer is the operation that is
+/// being waited for, which is known to nobody here until then.
+pub(super) async fn waited(
+    again: impl Future<Output = Result<Accepted, Error>>,
+    wait: impl Future<Output = Result<Done, Error>>,
+) -> Result<Done, Failure> {
+    let mut signals = Signals::new().map_err(|error| Failure::local("signals", error))?;
+    let signal = tokio::select! {
+        biased;
+        done = wait => return Ok(done?),
+        signal = signals.end() => signal,
+    };
+    let operation = tokio::select! {
+        answer = tokio::time::timeout(FAREWELL, again) => match answer {
+            Ok(answer) => answer?.operation().map(|operation| operation.id().to_owned()),
+            Err(_) => None,
+        },
+        _ = signals.end() => None,
+    };
+    Err(Failure::Left { signal, operation })
 }
 
 fn accepted(answer: &Accepted) -> String {

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use overwinter_client::{Client, Code, Phase, SandboxRef};
+use overwinter_client::{Client, Code, Phase, Sandbox, SandboxRef};
 
+use super::get;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::output::{Format, say};
 use crate::progress;
 use crate::text::{coarse, parse_duration};
 
@@ -20,6 +22,9 @@ pub(crate) struct Wait {
     /// How long at most
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     timeout: Option<Duration>,
+    /// Print it as it then stands, in this way; without it nothing is printed
+    #[arg(short, long, value_name = "FORMAT", value_enum)]
+    output: Option<Format>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -59,39 +64,53 @@ pub(crate) async fn run(context: &Context, args: Wait) -> Result<u8, Failure> {
     let client = &context.client;
     let work = until(client, &sandbox, args.what);
     let work = progress::waiting(client, "waiting", Some(&sandbox), work);
-    let Some(limit) = args.timeout else {
-        work.await?;
-        return Ok(0);
+    let reached = match args.timeout {
+        None => work.await?,
+        Some(limit) => match tokio::time::timeout(limit, work).await {
+            Ok(ended) => ended?,
+            Err(_) => {
+                return Err(Failure::WaitTimeout {
+                    name: sandbox.as_str().to_owned(),
+                    what: args.what.as_str(),
+                    limit: coarse(limit),
+                });
+            }
+        },
     };
-    match tokio::time::timeout(limit, work).await {
-        Ok(ended) => ended.map(|()| 0),
-        Err(_) => Err(Failure::WaitTimeout {
-            name: sandbox.as_str().to_owned(),
-            what: args.what.as_str(),
-            limit: coarse(limit),
-        }),
+    match (args.output, reached) {
+        (None, _) => {}
+        (Some(format), Some(reached)) => get::show(&reached, format)?,
+        // What is gone has neither a name nor anything else to be shown.
+        (Some(Format::Json), None) => say("null")?,
+        (Some(Format::Table | Format::Name), None) => {}
     }
+    Ok(0)
 }
 
-async fn until(client: &Client, sandbox: &SandboxRef, what: What) -> Result<(), Failure> {
+/// The sandbox as it is then; `None` when it is gone without a trace.
+async fn until(
+    client: &Client,
+    sandbox: &SandboxRef,
+    what: What,
+) -> Result<Option<Sandbox>, Failure> {
     let ended = watch(client, sandbox, what).await;
     match ended {
         // Gone for good, or never there: both are as wanted.
         Err(Failure::Gateway(error)) if what == What::Deleted && error.code() == Code::NotFound => {
-            Ok(())
+            Ok(None)
         }
-        ended => ended,
+        ended => ended.map(Some),
     }
 }
 
-async fn watch(client: &Client, sandbox: &SandboxRef, what: What) -> Result<(), Failure> {
+async fn watch(client: &Client, sandbox: &SandboxRef, what: What) -> Result<Sandbox, Failure> {
     // By its id: a name may be given to another when this one is gone.
     let now = client.get(sandbox).await?;
     let mut watch = client.watch(Some(SandboxRef::from(&now)), 0).await?;
     let mut latest = now;
     loop {
         match what.is(latest.phase()) {
-            Some(true) => return Ok(()),
+            Some(true) => return Ok(latest),
             Some(false) => {}
             None => {
                 return Err(Failure::WaitedInVain {
