@@ -205,6 +205,7 @@ async fn a_slow_reader_holds_up_its_own_process_alone_and_loses_nothing() {
         slow.push(Exec::start(client, &format!("slow-{n}"), flood).await);
     }
     // Detached: drained, so it ends, and only the tail is kept.
+    let mut events = client.watch_processes(Default::default()).await.unwrap();
     let request = wire::StartProcessRequest {
         start: start(
             "drained",
@@ -225,6 +226,17 @@ async fn a_slow_reader_holds_up_its_own_process_alone_and_loses_nothing() {
     .await;
     assert_eq!(exit.code, 0, "a process with an unread reader ran ahead");
 
+    let ended = async {
+        loop {
+            let event = events.message::<wire::ProcessEvent>().await.unwrap();
+            match event.unwrap().to_owned_message().event.unwrap() {
+                Event::Exited(exited) if exited.process_id == "drained" => break,
+                _ => {}
+            }
+        }
+    };
+    // A machine that has much to do takes its time.
+    tokio::time::timeout(LONG, ended).await.unwrap();
     let mut drained = Exec::attach(client, "drained", 0).await;
     assert_eq!(drained.exit().await.stdout_bytes, BYTES as u64 + 4);
     assert_eq!(drained.started.stdout_offset, BYTES as u64 + 4 - (64 << 10));
