@@ -59,6 +59,7 @@ pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
             I::CapacityHolds,
             I::LossIsNoticed,
             I::MemoryIsMemory,
+            I::MemoryIsOnDisk,
             I::NeverTwo,
             I::NothingLeft,
             I::ReadyIsProved,
@@ -137,7 +138,8 @@ pub const fn found_by(mutant: Mutant) -> &'static [Invariant] {
         M::IdleCuts => &[I::IdleCutsNothing],
         M::WaitersForgotten => &[I::WaitersAreTold],
         M::ReceiptLost => &[I::IntentFirst],
-        M::StopOwesStorage => &[I::ContentsStay],
+        // Without its storage nothing leads out of a failure.
+        M::StopOwesStorage => &[I::AlwaysAWayOut, I::ContentsStay],
         M::StorageUnderfoot => &[I::NoStaleWrite],
         M::SleepFreesName => &[I::IdStays],
         M::FailedForEver => &[I::AlwaysAWayOut],

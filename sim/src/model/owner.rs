@@ -21,7 +21,7 @@ use super::world::{Backend, Key};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Luck {
     Good,
-    /// A quiesce sees that its operation is to stop.
+    /// What waits for an answer sees that its operation is to stop.
     SeesStop,
     /// It happens; the reply is lost.
     ReplyLost,
@@ -251,6 +251,18 @@ fn perform(
                 ask_inside(state, |native| native.quiesced = true);
                 Event::Stopped(stopping)
             }
+            None => return Ok(None),
+        },
+        // What has had its signal ends, whoever waits for it.
+        (Action::Terminate, Luck::SeesStop) => match op.stopping {
+            Some(stopping) => {
+                ask_inside(state, |native| native.terminated = true);
+                Event::Stopped(stopping)
+            }
+            None => return Ok(None),
+        },
+        (Action::Attach { .. } | Action::Hook { .. }, Luck::SeesStop) => match op.stopping {
+            Some(stopping) => Event::Stopped(stopping),
             None => return Ok(None),
         },
         (Action::Quiesce, Luck::Refused) => {
