@@ -4,9 +4,11 @@
 //! Once a daemon answers, all that should be there is looked at, whatever is not as it was is told of
 //! once more, and the stream begins at a time before that look: what happens in between is in both.
 //! What is so is never taken from an event.
+//!
+//! A start that no effect waits for is looked at, and ended unless it is what the newest start has left.
 
 use std::collections::HashMap;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use bollard::models::EventMessage;
@@ -84,12 +86,25 @@ async fn listen(driver: &Weak<Shared>, mut events: Events) {
         };
         // A pause that an effect of ours has asked for is told of by its answer. An end never
         // is: who ends it forgets it first.
-        let told = match kind(&action) {
-            Kind::End => true,
-            Kind::Change => !shared.turns.is_busy(sandbox),
-            Kind::Nothing => false,
-        };
-        if told {
+        match kind(&action) {
+            Kind::End => tell(&shared, sandbox),
+            Kind::Change if !shared.turns.is_busy(sandbox) => tell(&shared, sandbox),
+            Kind::Start if !shared.turns.is_busy(sandbox) => {
+                tokio::spawn(unasked(shared, sandbox));
+            }
+            Kind::Change | Kind::Start | Kind::Nothing => {}
+        }
+    }
+}
+
+/// A start that no effect of ours waits for: somebody else's, or one whose call was given up long ago.
+async fn unasked(shared: Arc<Shared>, sandbox: SandboxId) {
+    match shared.end_unasked(sandbox).await {
+        // Who has looked meanwhile has seen a transition.
+        Ok(true) => tell(&shared, sandbox),
+        Ok(false) => {}
+        Err(error) => {
+            tracing::warn!(%sandbox, %error, "a start that nobody waits for could not be looked at");
             tell(&shared, sandbox);
         }
     }
@@ -98,13 +113,14 @@ async fn listen(driver: &Weak<Shared>, mut events: Events) {
 enum Kind {
     End,
     Change,
+    Start,
     Nothing,
 }
 
 fn kind(action: &str) -> Kind {
     match action {
         "die" | "destroy" | "remove" => Kind::End,
-        // What somebody else starts has ended before, or was not there.
+        "start" => Kind::Start,
         "pause" | "unpause" => Kind::Change,
         _ => Kind::Nothing,
     }

@@ -144,7 +144,9 @@ impl Shared {
     ) -> Result<(), DriverError> {
         let entry = self.turns.entry(sandbox);
         let _alone = entry.alone(patience).await?;
-        match self.look(sandbox).await.map_err(DockerError::unsettled)? {
+        // A gateway that was killed may have asked for a start that is still to come.
+        let look = self.look_after_start(sandbox).await;
+        match look.map_err(DockerError::unsettled)? {
             Look::Running(running) if running.paused => {
                 let held = running.receipt.held;
                 set_run(&entry, Run { held, paused: true });

@@ -66,7 +66,7 @@ pub fn end(daemon: Arc<tokio::sync::Mutex<Daemon>>) {
     assert!(!folder.exists());
 }
 
-fn short() -> String {
+pub fn short() -> String {
     Uuid::new_v4().simple().to_string()[..8].to_owned()
 }
 
@@ -86,12 +86,23 @@ impl Bed {
         daemon: &Arc<tokio::sync::Mutex<Daemon>>,
         supervisor: &Path,
     ) -> Self {
+        let socket = daemon.lock().await.socket();
+        Self::through(flavor, daemon, supervisor, socket)
+    }
+
+    /// With another way to the daemon.
+    pub fn through(
+        flavor: Flavor,
+        daemon: &Arc<tokio::sync::Mutex<Daemon>>,
+        supervisor: &Path,
+        socket: PathBuf,
+    ) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("ow-docker-state-")
             .tempdir()
             .unwrap();
         let config = DockerConfig {
-            socket: daemon.lock().await.socket(),
+            socket,
             pull: PullPolicy::Never,
             ..DockerConfig::new(
                 flavor,
