@@ -12,12 +12,13 @@ use bollard::query_parameters::{StartContainerOptions, WaitContainerOptions};
 use common::{Bed, needs, short, supervisor};
 use futures::StreamExt;
 use overwinter_driver::testkit::conformance::{Backend, Subject};
-use overwinter_driver::{Depth, DriverError, Observed};
+use overwinter_driver::{Depth, DriverError, DriverReference, Observed};
 use overwinter_driver_docker::Flavor;
 use overwinter_driver_docker::testkit::{Daemon, Fault, Proxy};
 use overwinter_lifecycle::operation::EffectKind;
 
 const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: &str = "POST /containers/*/pause";
 const START: &str = "POST /containers/*/start";
 
 /// A driver with a proxy between it and its daemon.
@@ -137,6 +138,54 @@ async fn a_start_by_somebody_else_is_ended() {
     assert!(refused.is_err(), "{refused:?}");
     assert_eq!(subject.observe().await.observed, Observed::Stopped);
     subject.start().await;
+    subject.delete().await;
+    stage.strike().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_that_comes_late_to_docker_is_noticed() {
+    a_late_pause_is_noticed(Flavor::Docker).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_that_comes_late_to_podman_is_noticed() {
+    a_late_pause_is_noticed(Flavor::Podman).await;
+}
+
+/// The gateway has settled it as not carried out, and has gone on with what runs. It is told, sees what is
+/// so, and can bring the memory back, though nothing inside had let go.
+async fn a_late_pause_is_noticed(flavor: Flavor) {
+    let Some(stage) = Stage::set(flavor).await else {
+        return;
+    };
+    let (mut subject, agent) = Subject::created(&stage.bed).await;
+    let held = subject.issued;
+    let driver = stage.bed.driver();
+    agent.detach().await.unwrap();
+    stage.bed.port().forget(subject.id);
+    let mut late = stage.proxy.next(PAUSE, Fault::Late);
+    let ctx = subject.next(EffectKind::Suspend(Depth::Freeze));
+    let lost = driver.suspend(&ctx, Depth::Freeze).await;
+    assert!(matches!(lost, Err(DriverError::Unknown(_))), "{lost:?}");
+    late.taken().await.unwrap();
+    assert_eq!(subject.observe().await.observed, Observed::Live { held });
+    let (ctx, credentials) = subject.next_incarnation(EffectKind::Reattach);
+    driver.reattach(&ctx, &credentials).await.unwrap();
+    subject.attached().await;
+
+    let mut changes = driver.watch();
+    assert_eq!(late.let_go().await.unwrap(), Some(204));
+    let told = tokio::time::timeout(PATIENCE, changes.next()).await;
+    let told = told.unwrap().unwrap();
+    assert_eq!((told.sandbox, told.held), (subject.id, held));
+    assert_eq!(subject.observe().await.observed, Observed::Frozen { held });
+
+    stage.bed.port().forget(subject.id);
+    let agent = subject
+        .resume(Depth::Freeze, &DriverReference::default())
+        .await;
+    agent.list_processes().await.unwrap();
+    assert_eq!(subject.observe().await.observed, Observed::Live { held });
     subject.delete().await;
     stage.strike().await;
 }
