@@ -27,7 +27,7 @@ use overwinter_lifecycle::ids::SandboxId;
 use crate::container::name_of;
 use crate::flavor::Flavor;
 
-pub use proxy::{Fault, Met, Proxy};
+pub use proxy::{Events, Fault, Met, Proxy};
 pub use registry::{PASSWORD, Registry, USER, no_registry};
 
 const BUSYBOX: &str = "/bin/busybox";

@@ -8,6 +8,7 @@
 //! A start that no effect waits for is looked at, and ended unless it is what the newest start has left.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -35,9 +36,11 @@ pub(crate) async fn follow(driver: Weak<Shared>) {
         match open(&shared).await {
             Ok(events) => {
                 pause = FIRST_PAUSE;
+                shared.following.store(true, Ordering::Release);
                 drop(shared);
                 listen(&driver, events).await;
                 if let Some(shared) = driver.upgrade() {
+                    shared.following.store(false, Ordering::Release);
                     shared.engine.disconnect();
                     tracing::warn!("the daemon's events have ended");
                 }
@@ -88,11 +91,17 @@ async fn listen(driver: &Weak<Shared>, mut events: Events) {
         // is: who ends it forgets it first.
         match kind(&action) {
             Kind::End => tell(&shared, sandbox),
-            Kind::Change if !shared.turns.is_busy(sandbox) => tell(&shared, sandbox),
-            Kind::Start if !shared.turns.is_busy(sandbox) => {
+            Kind::Change { paused } if !shared.turns.is_busy(sandbox) => {
+                // Of what an effect has done it may be told late.
+                if shared.turns.live(sandbox, |live| live.run.paused) != Some(paused) {
+                    tell(&shared, sandbox);
+                }
+            }
+            // Of what was stopped, nothing can be started; what no effect here has started is left alone.
+            Kind::Start if !shared.turns.is_busy(sandbox) && is_known(&shared, sandbox) => {
                 tokio::spawn(unasked(shared, sandbox));
             }
-            Kind::Change | Kind::Start | Kind::Nothing => {}
+            Kind::Change { .. } | Kind::Start | Kind::Nothing => {}
         }
     }
 }
@@ -110,9 +119,13 @@ async fn unasked(shared: Arc<Shared>, sandbox: SandboxId) {
     }
 }
 
+fn is_known(shared: &Shared, sandbox: SandboxId) -> bool {
+    shared.turns.live(sandbox, |_| ()).is_some()
+}
+
 enum Kind {
     End,
-    Change,
+    Change { paused: bool },
     Start,
     Nothing,
 }
@@ -121,7 +134,8 @@ fn kind(action: &str) -> Kind {
     match action {
         "die" | "destroy" | "remove" => Kind::End,
         "start" => Kind::Start,
-        "pause" | "unpause" => Kind::Change,
+        "pause" => Kind::Change { paused: true },
+        "unpause" => Kind::Change { paused: false },
         _ => Kind::Nothing,
     }
 }
@@ -130,11 +144,13 @@ fn sandbox(mut attributes: HashMap<String, String>) -> Option<SandboxId> {
     attributes.remove(SANDBOX)?.parse().ok()
 }
 
+/// What was seen of it does not count any more; who has to do with it is to look.
 fn tell(shared: &Shared, sandbox: SandboxId) {
-    if let Some(live) = shared.turns.live(sandbox, |live| live.run) {
-        shared.watchers.tell(Changed {
-            sandbox,
-            held: live.held,
-        });
+    let Some(held) = shared.turns.live(sandbox, |live| live.run.held) else {
+        return;
+    };
+    if let Some(live) = &mut *shared.turns.entry(sandbox).live() {
+        live.seen = None;
     }
+    shared.watchers.tell(Changed { sandbox, held });
 }

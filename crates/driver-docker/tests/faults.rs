@@ -5,58 +5,21 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::query_parameters::{StartContainerOptions, WaitContainerOptions};
-use common::{Bed, needs, short, supervisor};
+use common::{Bed, Stage, needs, supervisor};
 use futures::StreamExt;
 use overwinter_driver::testkit::conformance::{Backend, Subject};
-use overwinter_driver::{Depth, DriverError, DriverReference, Observed};
+use overwinter_driver::{Depth, DriverError, DriverReference, Effected, Observed};
 use overwinter_driver_docker::Flavor;
-use overwinter_driver_docker::testkit::{Daemon, Fault, Proxy};
+use overwinter_driver_docker::testkit::Fault;
 use overwinter_lifecycle::operation::EffectKind;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: &str = "POST /containers/*/pause";
+const UNPAUSE: &str = "POST /containers/*/unpause";
 const START: &str = "POST /containers/*/start";
-
-/// A driver with a proxy between it and its daemon.
-struct Stage {
-    bed: Bed,
-    proxy: Proxy,
-    daemon: Arc<tokio::sync::Mutex<Daemon>>,
-}
-
-impl Stage {
-    /// None where no daemon can be run.
-    async fn set(flavor: Flavor) -> Option<Self> {
-        let (true, Some(binary)) = (needs(flavor), supervisor()) else {
-            return None;
-        };
-        let daemon = common::daemon(flavor).await;
-        let own = daemon.lock().await.socket();
-        let socket = std::env::temp_dir().join(format!("ow-proxy-{}.sock", short()));
-        let proxy = Proxy::start(&socket, &own).unwrap();
-        Some(Self {
-            bed: Bed::through(flavor, &daemon, &binary, socket),
-            proxy,
-            daemon,
-        })
-    }
-
-    /// Whether anything runs in the sandbox's container.
-    async fn runs(&self, subject: &Subject<'_, Bed>) -> bool {
-        let daemon = self.daemon.lock().await;
-        daemon.pid_of(subject.id).await.is_ok()
-    }
-
-    async fn strike(self) {
-        assert_eq!(self.bed.leftovers().await, Vec::<String>::new());
-        drop((self.bed, self.proxy));
-        common::end(self.daemon);
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_comes_late_to_docker_starts_nothing() {
@@ -187,5 +150,149 @@ async fn a_late_pause_is_noticed(flavor: Flavor) {
     agent.list_processes().await.unwrap();
     assert_eq!(subject.observe().await.observed, Observed::Live { held });
     subject.delete().await;
+    stage.strike().await;
+}
+
+/// What a gateway must know to wait for lost requests does not depend on who was there first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_that_was_never_seen_offers_what_any_does() {
+    let (true, Some(binary)) = (needs(Flavor::Docker), supervisor()) else {
+        return;
+    };
+    let daemon = common::daemon(Flavor::Docker).await;
+    let own = daemon.lock().await.socket();
+    let socket = own.with_extension("later");
+    let bed = Bed::through(Flavor::Docker, &daemon, &binary, socket.clone());
+    let away = bed.driver().describe().await;
+    assert!(away.features[0].starts_with("away: "), "{away:?}");
+
+    std::os::unix::fs::symlink(&own, &socket).unwrap();
+    let here = bed.driver().describe().await;
+    assert_eq!(away.modes, here.modes);
+    for depth in [Depth::Freeze, Depth::Stop] {
+        let life = away.mode(depth).map(|mode| mode.lost_request_life);
+        assert!(life.is_some_and(|life| !life.is_zero()), "{depth:?}");
+    }
+    assert_eq!(away.mode(Depth::Checkpoint), None);
+    let (mut subject, _) = Subject::created(&bed).await;
+    subject.delete().await;
+    assert_eq!(bed.leftovers().await, Vec::<String>::new());
+    drop(bed);
+    common::end(daemon);
+}
+
+/// What an effect asks of the daemon: what an event would tell is not asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_freeze_and_its_resume_are_one_request_each() {
+    let Some(stage) = Stage::set(Flavor::Docker).await else {
+        return;
+    };
+    let (mut subject, agent) = Subject::created(&stage.bed).await;
+    let driver = stage.bed.driver();
+    let inspect = "GET /containers/*/json";
+    let mut agent = agent;
+    for _ in 0..3 {
+        let _ = stage.proxy.requests();
+        driver.prepare(subject.id, Depth::Freeze).await.unwrap();
+        let frozen = subject.suspend(Depth::Freeze, &agent).await;
+        assert_eq!(stage.proxy.requests(), [PAUSE]);
+        agent = subject.resume(Depth::Freeze, &frozen.reference).await;
+        assert_eq!(stage.proxy.requests(), [UNPAUSE]);
+    }
+    driver.prepare(subject.id, Depth::Stop).await.unwrap();
+    subject.suspend(Depth::Stop, &agent).await;
+    let stop = "POST /containers/*/stop";
+    assert_eq!(stage.proxy.requests(), [inspect, inspect, stop, inspect]);
+    subject.start().await;
+    assert_eq!(stage.proxy.requests(), [inspect, START, inspect]);
+    subject.delete().await;
+    stage.strike().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_effect_of_docker_withstands_each_fault() {
+    each_effect_withstands_each_fault(Flavor::Docker).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_effect_of_podman_withstands_each_fault() {
+    each_effect_withstands_each_fault(Flavor::Podman).await;
+}
+
+/// An effect whose request met a fault ends well, or says that it may not have, and ends well when it is
+/// asked for again under the same key. Only what was refused is surely undone.
+async fn meets<F>(stage: &Stage, request: &str, fault: Fault, call: impl Fn() -> F) -> Effected
+where
+    F: Future<Output = Result<Effected, DriverError>>,
+{
+    let met = stage.proxy.next(request, fault);
+    let first = call().await;
+    met.over().await.unwrap();
+    let error = match first {
+        Ok(effected) => return effected,
+        Err(error) => error,
+    };
+    let refused = matches!(fault, Fault::Refused(_));
+    assert!(refused || !error.surely_no_effect(), "{request}: {error}");
+    let again = call().await;
+    again.unwrap_or_else(|again| panic!("{request}, {fault:?}: {error}, and then {again}"))
+}
+
+async fn each_effect_withstands_each_fault(flavor: Flavor) {
+    let Some(stage) = Stage::set(flavor).await else {
+        return;
+    };
+    let driver = stage.bed.driver();
+    let freeze = Depth::Freeze;
+    for fault in [
+        Fault::ReplyLost,
+        Fault::ReplyCut,
+        Fault::Twice,
+        Fault::Refused(500),
+    ] {
+        let mut subject = Subject::new(&stage.bed).await;
+        let (ctx, credentials) = subject.next_incarnation(EffectKind::Create);
+        let create = || driver.create(&ctx, &subject.spec, &credentials);
+        meets(&stage, "POST /containers/create", fault, create).await;
+        let agent = subject.attached().await;
+        agent.detach().await.unwrap();
+        stage.bed.port().forget(subject.id);
+
+        let held = subject.issued;
+        let ctx = subject.next(EffectKind::Suspend(freeze));
+        let frozen = meets(&stage, PAUSE, fault, || driver.suspend(&ctx, freeze)).await;
+        assert_eq!(subject.observe().await.observed, Observed::Frozen { held });
+
+        let (ctx, credentials) = subject.next_incarnation(EffectKind::Resume(freeze));
+        let reference = &frozen.reference;
+        let resume = || driver.resume(&ctx, freeze, reference, &credentials);
+        meets(&stage, UNPAUSE, fault, resume).await;
+        subject.attached().await;
+        assert_eq!(subject.observe().await.observed, Observed::Live { held });
+
+        stage.bed.port().forget(subject.id);
+        let ctx = subject.next(EffectKind::Suspend(Depth::Stop));
+        let stop = || driver.suspend(&ctx, Depth::Stop);
+        meets(&stage, "POST /containers/*/stop", fault, stop).await;
+        assert_eq!(subject.observe().await.observed, Observed::Stopped);
+
+        let (ctx, credentials) = subject.next_incarnation(EffectKind::Start);
+        let start = || driver.start(&ctx, &subject.spec, &credentials);
+        meets(&stage, START, fault, start).await;
+        subject.attached().await;
+        let held = subject.issued;
+        assert_eq!(subject.observe().await.observed, Observed::Live { held });
+
+        let ctx = subject.next(EffectKind::Delete);
+        let mut removed = stage.proxy.next("DELETE /containers/*", fault);
+        let first = driver.delete(&ctx).await;
+        removed.taken().await.unwrap();
+        if let Err(error) = first {
+            driver.delete(&ctx).await.unwrap_or_else(|again| {
+                panic!("delete, {fault:?}: {error}, and then {again}");
+            });
+        }
+        assert_eq!(stage.bed.leftovers().await, Vec::<String>::new());
+    }
     stage.strike().await;
 }

@@ -26,7 +26,7 @@ use overwinter_lifecycle::ids::SandboxId;
 
 use super::effected;
 use crate::container::{body, name_of};
-use crate::driver::{Live, Run, Shared, Turn, blocking, has_door, set_run};
+use crate::driver::{Live, Run, Shared, Turn, blocking, has_door, set_seen};
 use crate::error::DockerError;
 use crate::look::{Container, Look, Running, State};
 use crate::receipt::Receipt;
@@ -233,6 +233,7 @@ impl Shared {
         };
         turn.entry().set_live(Some(Live {
             run,
+            seen: None,
             door: Some(door),
         }));
         let failed = match self.engine.start(&container.id).await {
@@ -250,6 +251,7 @@ impl Shared {
         match look.map_err(DockerError::unsettled)? {
             Look::Running(running) => {
                 // Saves guessing at each look. On a full disk it is guessed.
+                set_seen(turn.entry(), &running);
                 receipt.started = Some(running.container.started);
                 let _ = receipt.write(&self.home.sandbox(sandbox));
                 Ok(())
@@ -322,17 +324,25 @@ impl Shared {
         sandbox: SandboxId,
         running: &Running,
     ) -> Result<(), DockerError> {
-        let run = Run {
-            held: running.receipt.held,
-            paused: running.paused,
-        };
         if has_door(entry) {
-            set_run(entry, run);
             return Ok(());
         }
         let base = self.engine.base().await?;
         let door = Some(self.open_door(sandbox, base)?);
-        entry.set_live(Some(Live { run, door }));
+        let run = Run {
+            held: running.receipt.held,
+            paused: running.paused,
+        };
+        match &mut *entry.live() {
+            Some(live) => live.door = door,
+            none => {
+                *none = Some(Live {
+                    run,
+                    seen: None,
+                    door,
+                });
+            }
+        }
         Ok(())
     }
 

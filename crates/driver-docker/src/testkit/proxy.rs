@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 /// For what a test waits for, and for a request that it forgot to let go.
 const PATIENCE: Duration = Duration::from_secs(60);
+const EVENTS: &str = "GET /events";
 /// A request is a head and some kilobytes of JSON.
 const LONGEST_HEAD: usize = 64 * 1024;
 
@@ -91,9 +92,20 @@ pub struct Proxy {
     accepting: JoinHandle<()>,
 }
 
+/// What becomes of the daemon's events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Events {
+    Pass,
+    /// They come later: all once they pass again.
+    Wait,
+    /// The streams end, and no other begins.
+    End,
+}
+
 #[derive(Debug)]
 struct Seen {
     daemon: PathBuf,
+    events: watch::Sender<Events>,
     requests: Mutex<Vec<String>>,
     faults: Mutex<Vec<Armed>>,
 }
@@ -123,6 +135,7 @@ impl Proxy {
         let listener = UnixListener::bind(socket)?;
         let seen = Arc::new(Seen {
             daemon: daemon.to_owned(),
+            events: watch::Sender::new(Events::Pass),
             requests: Mutex::default(),
             faults: Mutex::default(),
         });
@@ -166,6 +179,11 @@ impl Proxy {
         }
     }
 
+    /// What becomes of the daemon's events from now on.
+    pub fn events(&self, events: Events) {
+        self.seen.events.send_replace(events);
+    }
+
     /// The requests since the last time that this was asked, without versions, names and options.
     #[must_use]
     pub fn requests(&self) -> Vec<String> {
@@ -190,13 +208,16 @@ async fn serve(seen: &Seen, mut client: UnixStream) -> io::Result<()> {
     let Some(armed) = armed else {
         let mut daemon = UnixStream::connect(&seen.daemon).await?;
         daemon.write_all(&bytes).await?;
-        copy_bidirectional(&mut client, &mut daemon).await?;
-        return Ok(());
+        return if kind == EVENTS {
+            pass_events(seen, client, daemon).await
+        } else {
+            copy_bidirectional(&mut client, &mut daemon).await.map(drop)
+        };
     };
     let whole = head + content_length(&bytes);
     while bytes.len() < whole && client.read_buf(&mut bytes).await? > 0 {}
+    let _ = armed.taken.send(());
     let wait = async {
-        let _ = armed.taken.send(());
         let _ = tokio::time::timeout(PATIENCE, armed.go).await;
     };
     let status = match armed.fault {
@@ -235,6 +256,30 @@ async fn serve(seen: &Seen, mut client: UnixStream) -> io::Result<()> {
     };
     let _ = armed.over.send(status);
     Ok(())
+}
+
+/// Until it is ended.
+async fn pass_events(seen: &Seen, client: UnixStream, mut daemon: UnixStream) -> io::Result<()> {
+    let (mut reader, mut writer) = client.into_split();
+    let passing = async {
+        let mut events = seen.events.subscribe();
+        let mut bytes = Vec::new();
+        while daemon.read_buf(&mut bytes).await? > 0 {
+            let open = events.wait_for(|events| *events == Events::Pass).await;
+            drop(open.map_err(io::Error::other)?);
+            writer.write_all(&bytes).await?;
+            bytes.clear();
+        }
+        Ok(())
+    };
+    let mut events = seen.events.subscribe();
+    tokio::select! {
+        passed = passing => passed,
+        gone = reader.read_u8() => gone.map(drop),
+        ended = events.wait_for(|events| *events == Events::End) => {
+            ended.map(drop).map_err(io::Error::other)
+        }
+    }
 }
 
 /// The daemon's whole answer.

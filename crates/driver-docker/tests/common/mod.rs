@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use overwinter_driver::testkit::conformance::{Backend, TestLedger, TestPort, Wires};
+use overwinter_driver::testkit::conformance::{Backend, Subject, TestLedger, TestPort, Wires};
 use overwinter_driver::{Driver, PinnedImage};
-use overwinter_driver_docker::testkit::{Daemon, cannot_run};
+use overwinter_driver_docker::testkit::{Daemon, Proxy, cannot_run};
 use overwinter_driver_docker::{DockerConfig, DockerDriver, Flavor, PullPolicy};
 use overwinter_lifecycle::ids::SandboxId;
 use uuid::Uuid;
@@ -182,5 +182,42 @@ impl Backend for Bed {
         let folders = fs::read_dir(self.config.state_dir.join("sandboxes")).unwrap();
         left.extend(folders.flatten().map(|it| it.path().display().to_string()));
         left
+    }
+}
+
+/// A driver with a proxy between it and its daemon.
+pub struct Stage {
+    pub bed: Bed,
+    pub proxy: Proxy,
+    pub daemon: Arc<tokio::sync::Mutex<Daemon>>,
+}
+
+impl Stage {
+    /// None where no daemon can be run.
+    pub async fn set(flavor: Flavor) -> Option<Self> {
+        let (true, Some(binary)) = (needs(flavor), supervisor()) else {
+            return None;
+        };
+        let daemon = daemon(flavor).await;
+        let own = daemon.lock().await.socket();
+        let socket = std::env::temp_dir().join(format!("ow-proxy-{}.sock", short()));
+        let proxy = Proxy::start(&socket, &own).unwrap();
+        Some(Self {
+            bed: Bed::through(flavor, &daemon, &binary, socket),
+            proxy,
+            daemon,
+        })
+    }
+
+    /// Whether anything runs in the sandbox's container.
+    pub async fn runs(&self, subject: &Subject<'_, Bed>) -> bool {
+        let daemon = self.daemon.lock().await;
+        daemon.pid_of(subject.id).await.is_ok()
+    }
+
+    pub async fn strike(self) {
+        assert_eq!(self.bed.leftovers().await, Vec::<String>::new());
+        drop((self.bed, self.proxy));
+        end(self.daemon);
     }
 }
