@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bollard::models::EventMessage;
 use futures::StreamExt;
@@ -20,7 +20,7 @@ use overwinter_lifecycle::ids::SandboxId;
 use crate::container::{GATEWAY, SANDBOX};
 use crate::driver::Shared;
 use crate::error::DockerError;
-use crate::look::Look;
+use crate::look::{Look, State};
 
 /// Between two attempts to reach a daemon that is away; nothing tells when it is back.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -35,41 +35,47 @@ pub(crate) async fn follow(driver: Weak<Shared>) {
         };
         match open(&shared).await {
             Ok(events) => {
-                pause = FIRST_PAUSE;
                 shared.following.store(true, Ordering::Release);
                 drop(shared);
+                let begun = Instant::now();
                 listen(&driver, events).await;
                 if let Some(shared) = driver.upgrade() {
                     shared.following.store(false, Ordering::Release);
                     shared.engine.disconnect();
                     tracing::warn!("the daemon's events have ended");
                 }
+                // One that ends as soon as it begins is not asked for without end.
+                if begun.elapsed() > LONGEST_PAUSE {
+                    pause = FIRST_PAUSE;
+                    continue;
+                }
             }
             Err(error) => {
                 tracing::debug!(%error, "the daemon's events cannot be had");
                 shared.engine.disconnect();
-                drop(shared);
-                tokio::time::sleep(pause).await;
-                pause = LONGEST_PAUSE.min(pause * 2);
             }
         }
+        tokio::time::sleep(pause).await;
+        pause = LONGEST_PAUSE.min(pause * 2);
     }
 }
 
 type Events = futures::stream::BoxStream<'static, Result<EventMessage, DockerError>>;
 
 /// A look at all that should be there, and then a stream of what has happened since before it.
-async fn open(shared: &Shared) -> Result<Events, DockerError> {
+async fn open(shared: &Arc<Shared>) -> Result<Events, DockerError> {
     // The daemon's clock is this host's.
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let since = since.unwrap_or_default().as_secs();
     for (sandbox, live) in shared.turns.lives(|live| live.run) {
-        let as_it_was = match shared.look(sandbox).await? {
-            Look::Running(now) => now.receipt.held == live.held && now.paused == live.paused,
-            Look::Nothing | Look::Remains(_) | Look::Moving(_) => false,
-        };
-        if !as_it_was {
-            tell(shared, sandbox);
+        match shared.look(sandbox).await? {
+            Look::Running(now) if now.receipt.held == live.held && now.paused == live.paused => {}
+            Look::Remains(now) if matches!(now.state, State::Running | State::Paused) => {
+                tokio::spawn(unasked(Arc::clone(shared), sandbox));
+            }
+            Look::Running(_) | Look::Remains(_) | Look::Nothing | Look::Moving(_) => {
+                tell(shared, sandbox);
+            }
         }
     }
     let label = format!("{GATEWAY}={}", shared.config.gateway_id);

@@ -162,6 +162,16 @@ async fn what_others_do_just_before_a_thaw() {
     stage.strike().await;
 }
 
+/// The streams of the daemon's events end, and the driver has noticed: it asks again, a second time after a
+/// pause.
+async fn lose_the_events(stage: &Stage) {
+    let refused = [(); 2].map(|()| stage.proxy.next("GET /events", Fault::Refused(503)));
+    stage.proxy.events(Events::End);
+    for refused in refused {
+        refused.over().await.unwrap();
+    }
+}
+
 /// Without the daemon's events nothing is taken for known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_no_events_are_heard_each_effect_looks() {
@@ -169,18 +179,22 @@ async fn while_no_events_are_heard_each_effect_looks() {
         return;
     };
     let (mut subject, agent) = Subject::created(&stage.bed).await;
-    // The driver has noticed when it asks for them anew.
-    let again = stage.proxy.next("GET /events", Fault::Refused(503));
-    stage.proxy.events(Events::End);
-    again.over().await.unwrap();
+    lose_the_events(&stage).await;
     let _ = stage.proxy.requests();
     let driver = stage.bed.driver();
     driver.prepare(subject.id, Depth::Freeze).await.unwrap();
     let frozen = subject.suspend(Depth::Freeze, &agent).await;
-    subject.resume(Depth::Freeze, &frozen.reference).await;
+    let agent = subject.resume(Depth::Freeze, &frozen.reference).await;
     let asked = stage.proxy.requests();
     let looks = asked.iter().filter(|it| *it == "GET /containers/*/json");
     assert!(looks.count() >= 3, "{asked:?}");
+
+    // What is missed meanwhile is looked for afterwards.
+    let changes = driver.watch();
+    let client = stage.daemon.lock().await.client().await.unwrap();
+    do_it(Hand::Restarts, &client, &subject).await;
+    tokio::time::timeout(PATIENCE, agent.gone()).await.unwrap();
+    set_right(&stage, &subject, changes).await;
     subject.delete().await;
     stage.strike().await;
 }
