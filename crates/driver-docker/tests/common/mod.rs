@@ -74,6 +74,8 @@ pub fn short() -> String {
 pub struct Bed {
     pub daemon: Arc<tokio::sync::Mutex<Daemon>>,
     driver: Mutex<Arc<DockerDriver>>,
+    /// Of gateways of before. They follow the daemon as long as they are there, and write into the folder.
+    dead: Mutex<Vec<Arc<DockerDriver>>>,
     wires: Arc<Wires>,
     ledger: Arc<TestLedger>,
     pub config: DockerConfig,
@@ -117,6 +119,7 @@ impl Bed {
         Self {
             daemon: Arc::clone(daemon),
             driver: Mutex::new(driver),
+            dead: Mutex::default(),
             wires,
             ledger,
             config,
@@ -168,8 +171,9 @@ impl Backend for Bed {
             DockerDriver::open(self.config.clone(), self.wires.clone(), self.ledger.clone())
                 .unwrap();
         self.wires.cut();
-        // Nothing of the old one is tidied up: it has died.
-        std::mem::forget(std::mem::replace(&mut *self.driver.lock().unwrap(), driver));
+        // Nothing of the old one is tidied up before the end: it has died.
+        let dead = std::mem::replace(&mut *self.driver.lock().unwrap(), driver);
+        self.dead.lock().unwrap().push(dead);
     }
 
     async fn leftovers(&self) -> Vec<String> {
