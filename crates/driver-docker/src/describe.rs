@@ -54,17 +54,10 @@ fn here(flavor: Flavor, info: &SystemInfo, own: Result<bool, DockerError>) -> De
     }
 }
 
-/// A daemon that was there before can do what any can; of one that was never seen, nothing is known.
+/// Any daemon that this driver works with can stop and pause, and may carry out late what it was asked for:
+/// that is so of one that has not answered yet. What differs is told as it was last, or not at all.
 fn away(shared: &Shared, error: &DockerError) -> Description {
     let known = shared.engine.identity().ok().flatten();
-    let unavailable = |depth| match depth {
-        Depth::Checkpoint => (depth, NO_CHECKPOINT.to_owned()),
-        Depth::Freeze | Depth::Stop => (depth, error.to_string()),
-    };
-    let (modes, unavailable) = match known {
-        Some(_) => (modes(), vec![unavailable(Depth::Checkpoint)]),
-        None => (Vec::new(), Depth::ALL.map(unavailable).to_vec()),
-    };
     let flavor = shared.config.flavor;
     let version_then = known.map_or_else(|| "not seen yet".to_owned(), |it| it.version);
     Description {
@@ -73,8 +66,8 @@ fn away(shared: &Shared, error: &DockerError) -> Description {
         features: vec![format!("away: {error}")],
         networks: networks(flavor, Ok(true)),
         runtimes: runtime(&None),
-        modes,
-        unavailable,
+        modes: modes(),
+        unavailable: vec![(Depth::Checkpoint, NO_CHECKPOINT.to_owned())],
         unenforced: vec![(Limit::Disk, NO_QUOTAS.to_owned())],
     }
 }

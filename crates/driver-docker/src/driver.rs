@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,7 +27,7 @@ use crate::config::DockerConfig;
 use crate::engine::Engine;
 use crate::error::{At, DockerError, OpenError};
 use crate::home::Home;
-use crate::look::Look;
+use crate::look::Running;
 use crate::watch::follow;
 use crate::{describe, image, list};
 
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) port: Arc<dyn AttachPort>,
     pub(crate) watchers: Watchers,
     pub(crate) turns: Turns<Live>,
+    /// Whether the daemon's events are heard, with none left out since the last look at all.
+    pub(crate) following: AtomicBool,
 }
 
 pub(crate) type Entry = turns::Entry<Live>;
@@ -59,6 +62,8 @@ pub(crate) type Entry = turns::Entry<Live>;
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) run: Run,
+    /// As an effect has left it, while no event of the daemon's has told of anything else.
+    pub(crate) seen: Option<Running>,
     /// Closed while it is frozen.
     pub(crate) door: Option<Door>,
 }
@@ -76,11 +81,36 @@ pub(crate) fn has_door(entry: &Entry) -> bool {
         .is_some_and(|live| live.door.is_some())
 }
 
-/// The run is another now; its door stays as it is.
-pub(crate) fn set_run(entry: &Entry, run: Run) {
+/// The run as a look has found it; its door stays as it is.
+pub(crate) fn set_seen(entry: &Entry, running: &Running) {
+    let run = Run {
+        held: running.receipt.held,
+        paused: running.paused,
+    };
+    let seen = Some(running.clone());
     match &mut *entry.live() {
-        Some(live) => live.run = run,
-        none => *none = Some(Live { run, door: None }),
+        Some(live) => (live.run, live.seen) = (run, seen),
+        none => {
+            *none = Some(Live {
+                run,
+                seen,
+                door: None,
+            });
+        }
+    }
+}
+
+/// The run stands still, or goes on, as the daemon has answered. What an event has told meanwhile counts.
+pub(crate) fn set_paused(entry: &Entry, paused: bool) {
+    if let Some(live) = &mut *entry.live() {
+        live.run.paused = paused;
+        if let Some(seen) = &mut live.seen {
+            seen.paused = paused;
+        }
+        if paused {
+            // A sleeping sandbox needs no socket, and a host has many.
+            live.door = None;
+        }
     }
 }
 
@@ -118,6 +148,7 @@ impl DockerDriver {
             port,
             watchers: Watchers::default(),
             turns: Turns::new(ledger),
+            following: AtomicBool::new(false),
         });
         Ok(Arc::new(Self {
             following: tokio::spawn(follow(Arc::downgrade(&shared))),
@@ -131,7 +162,7 @@ impl Shared {
         let observed = if self.turns.is_busy(sandbox) {
             Observed::InTransition
         } else {
-            let seen = self.look(sandbox).await?.observed();
+            let seen = self.look_for_own(sandbox).await?.observed();
             // What was seen while an effect began may be of before it.
             if self.turns.is_busy(sandbox) {
                 Observed::InTransition
@@ -156,12 +187,20 @@ impl Shared {
                 "another effect on this sandbox is under way".to_owned(),
             ));
         }
-        let look = self.look(sandbox).await;
-        match (depth, look.map_err(DockerError::without_effect)?) {
-            (Depth::Freeze, Look::Nothing | Look::Remains(_) | Look::Moving(_)) => Err(
-                DriverError::Rejected("no compute is there to freeze".to_owned()),
-            ),
-            (Depth::Freeze, Look::Running(_)) | (Depth::Stop | Depth::Checkpoint, _) => Ok(()),
+        // Of a stop: whether the daemon is there, and the container this gateway's.
+        let seen = match depth {
+            Depth::Freeze => self.seen(&self.turns.entry(sandbox), false),
+            Depth::Stop | Depth::Checkpoint => None,
+        };
+        let found = match seen {
+            Some(seen) => Ok(Some(seen)),
+            None => self.running(sandbox).await,
+        };
+        match (depth, found.map_err(DockerError::without_effect)?) {
+            (Depth::Freeze, None) => Err(DriverError::Rejected(
+                "no compute is there to freeze".to_owned(),
+            )),
+            (Depth::Freeze, Some(_)) | (Depth::Stop | Depth::Checkpoint, _) => Ok(()),
         }
     }
 }

@@ -4,7 +4,8 @@
 //! <state>/daemon.json                     which daemon has the containers
 //!        /supervisors/<sha256>/supervisor
 //!        /sandboxes/<id>/attach/          mounted at /run/overwinter
-//!                       /supervisor/      mounted at /.overwinter: a link to one of the above
+//!                       /supervisor/      mounted at /.overwinter: a link to one of the above, unless nothing
+//!                                         may be started
 //!                       /workspace/       mounted at /workspace
 //!                       /receipt.json     which effect started what runs
 //! ```
@@ -89,17 +90,28 @@ impl Home {
         Ok(())
     }
 
-    /// What must be there before each start: the attach folder, and the supervisor of today.
+    /// What must be there before each start: the folders that are mounted beside the workspace.
     pub(crate) fn furnish(&self, sandbox: SandboxId, base: u32) -> Result<(), DockerError> {
         let dir = self.sandbox(sandbox);
         folder(&dir.attach(), 0o711)?;
         door::give(&dir.attach(), base)?;
-        folder(&dir.supervisor(), 0o755)?;
+        folder(&dir.supervisor(), 0o755)
+    }
+
+    /// Lets the container be started: the supervisor of today is where its PID 1 is to be.
+    pub(crate) fn allow_start(&self, sandbox: SandboxId) -> Result<(), DockerError> {
+        let dir = self.sandbox(sandbox);
         let aside = dir.supervisor().join(".new");
         ignore_missing(fs::remove_file(&aside)).at("removing", &aside)?;
         fs::hard_link(&self.supervisor, &aside).at("linking", &aside)?;
-        // What runs goes on with the file that it was started from.
         fs::rename(&aside, dir.supervisor().join(SUPERVISOR)).at("renaming", &aside)
+    }
+
+    /// From now on no start of the container has anything to run, whoever asked for it, and when. What
+    /// runs goes on with the file that it was started from.
+    pub(crate) fn forbid_start(&self, sandbox: SandboxId) -> Result<(), DockerError> {
+        let file = self.sandbox(sandbox).supervisor().join(SUPERVISOR);
+        ignore_missing(fs::remove_file(&file)).at("removing", &file)
     }
 
     pub(crate) fn remove(&self, sandbox: SandboxId) -> Result<(), DockerError> {

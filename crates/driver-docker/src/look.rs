@@ -1,12 +1,14 @@
 //! What is there of a sandbox: its container as the daemon shows it, beside the receipt of what was
 //! started in it.
 
+use std::sync::atomic::Ordering;
+
 use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum};
 use overwinter_lifecycle::ids::{Incarnation, SandboxId};
 use overwinter_lifecycle::steps::Observed;
 
 use crate::container::{GATEWAY, name_of};
-use crate::driver::Shared;
+use crate::driver::{Entry, Shared, set_seen};
 use crate::error::DockerError;
 use crate::receipt::Receipt;
 
@@ -153,6 +155,44 @@ impl Shared {
         }
         let receipt = Receipt::read(&self.home.sandbox(sandbox))?;
         Ok(Look::of(Container::read(answer), receipt, &self.boot_id))
+    }
+
+    /// The same. A container of another gateway that has the name is none of the sandbox's: a daemon gives a
+    /// name once, so the sandbox has none.
+    pub(crate) async fn look_for_own(&self, sandbox: SandboxId) -> Result<Look, DockerError> {
+        match self.look(sandbox).await {
+            Err(DockerError::NotOurs { .. }) => Ok(Look::Nothing),
+            other => other,
+        }
+    }
+
+    /// What the last effect has left so, where the daemon's events are followed and none has told of anything
+    /// else. Enough for a request that the daemon refuses unless it stands still, or runs, as `paused` says:
+    /// whoever asks looks when it refuses, and of an end just before the request its event tells.
+    pub(crate) fn seen(&self, entry: &Entry, paused: bool) -> Option<Running> {
+        if !self.following.load(Ordering::Acquire) {
+            return None;
+        }
+        let live = entry.live();
+        let seen = live.as_ref()?.seen.as_ref()?;
+        (seen.paused == paused).then(|| seen.clone())
+    }
+
+    /// The same, or by a look. For an effect.
+    pub(crate) async fn seen_or_running(
+        &self,
+        entry: &Entry,
+        sandbox: SandboxId,
+        paused: bool,
+    ) -> Result<Option<Running>, DockerError> {
+        if let Some(seen) = self.seen(entry, paused) {
+            return Ok(Some(seen));
+        }
+        let running = self.running(sandbox).await?;
+        if let Some(running) = &running {
+            set_seen(entry, running);
+        }
+        Ok(running)
     }
 
     /// What an effect has started, if it is there.

@@ -2,6 +2,7 @@
 //! containerd; no network, and nothing of the host's is changed. Ended by its process id, and what it
 //! leaves is cleared away, also where it was killed.
 
+mod proxy;
 mod registry;
 
 use std::fs;
@@ -26,6 +27,7 @@ use overwinter_lifecycle::ids::SandboxId;
 use crate::container::name_of;
 use crate::flavor::Flavor;
 
+pub use proxy::{Events, Fault, Met, Proxy};
 pub use registry::{PASSWORD, Registry, USER, no_registry};
 
 const BUSYBOX: &str = "/bin/busybox";

@@ -4,10 +4,13 @@
 //! Once a daemon answers, all that should be there is looked at, whatever is not as it was is told of
 //! once more, and the stream begins at a time before that look: what happens in between is in both.
 //! What is so is never taken from an event.
+//!
+//! A start that no effect waits for is looked at, and ended unless it is what the newest start has left.
 
 use std::collections::HashMap;
-use std::sync::Weak;
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime};
 
 use bollard::models::EventMessage;
 use futures::StreamExt;
@@ -17,7 +20,7 @@ use overwinter_lifecycle::ids::SandboxId;
 use crate::container::{GATEWAY, SANDBOX};
 use crate::driver::Shared;
 use crate::error::DockerError;
-use crate::look::Look;
+use crate::look::{Look, State};
 
 /// Between two attempts to reach a daemon that is away; nothing tells when it is back.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -32,39 +35,47 @@ pub(crate) async fn follow(driver: Weak<Shared>) {
         };
         match open(&shared).await {
             Ok(events) => {
-                pause = FIRST_PAUSE;
+                shared.following.store(true, Ordering::Release);
                 drop(shared);
+                let begun = Instant::now();
                 listen(&driver, events).await;
                 if let Some(shared) = driver.upgrade() {
+                    shared.following.store(false, Ordering::Release);
                     shared.engine.disconnect();
                     tracing::warn!("the daemon's events have ended");
+                }
+                // One that ends as soon as it begins is not asked for without end.
+                if begun.elapsed() > LONGEST_PAUSE {
+                    pause = FIRST_PAUSE;
+                    continue;
                 }
             }
             Err(error) => {
                 tracing::debug!(%error, "the daemon's events cannot be had");
                 shared.engine.disconnect();
-                drop(shared);
-                tokio::time::sleep(pause).await;
-                pause = LONGEST_PAUSE.min(pause * 2);
             }
         }
+        tokio::time::sleep(pause).await;
+        pause = LONGEST_PAUSE.min(pause * 2);
     }
 }
 
 type Events = futures::stream::BoxStream<'static, Result<EventMessage, DockerError>>;
 
 /// A look at all that should be there, and then a stream of what has happened since before it.
-async fn open(shared: &Shared) -> Result<Events, DockerError> {
+async fn open(shared: &Arc<Shared>) -> Result<Events, DockerError> {
     // The daemon's clock is this host's.
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let since = since.unwrap_or_default().as_secs();
     for (sandbox, live) in shared.turns.lives(|live| live.run) {
-        let as_it_was = match shared.look(sandbox).await? {
-            Look::Running(now) => now.receipt.held == live.held && now.paused == live.paused,
-            Look::Nothing | Look::Remains(_) | Look::Moving(_) => false,
-        };
-        if !as_it_was {
-            tell(shared, sandbox);
+        match shared.look(sandbox).await? {
+            Look::Running(now) if now.receipt.held == live.held && now.paused == live.paused => {}
+            Look::Remains(now) if matches!(now.state, State::Running | State::Paused) => {
+                tokio::spawn(unasked(Arc::clone(shared), sandbox));
+            }
+            Look::Running(_) | Look::Remains(_) | Look::Nothing | Look::Moving(_) => {
+                tell(shared, sandbox);
+            }
         }
     }
     let label = format!("{GATEWAY}={}", shared.config.gateway_id);
@@ -84,28 +95,53 @@ async fn listen(driver: &Weak<Shared>, mut events: Events) {
         };
         // A pause that an effect of ours has asked for is told of by its answer. An end never
         // is: who ends it forgets it first.
-        let told = match kind(&action) {
-            Kind::End => true,
-            Kind::Change => !shared.turns.is_busy(sandbox),
-            Kind::Nothing => false,
-        };
-        if told {
+        match kind(&action) {
+            Kind::End => tell(&shared, sandbox),
+            Kind::Change { paused } if !shared.turns.is_busy(sandbox) => {
+                // Of what an effect has done it may be told late.
+                if shared.turns.live(sandbox, |live| live.run.paused) != Some(paused) {
+                    tell(&shared, sandbox);
+                }
+            }
+            // Of what was stopped, nothing can be started; what no effect here has started is left alone.
+            Kind::Start if !shared.turns.is_busy(sandbox) && is_known(&shared, sandbox) => {
+                tokio::spawn(unasked(shared, sandbox));
+            }
+            Kind::Change { .. } | Kind::Start | Kind::Nothing => {}
+        }
+    }
+}
+
+/// A start that no effect of ours waits for: somebody else's, or one whose call was given up long ago.
+async fn unasked(shared: Arc<Shared>, sandbox: SandboxId) {
+    match shared.end_unasked(sandbox).await {
+        // Who has looked meanwhile has seen a transition.
+        Ok(true) => tell(&shared, sandbox),
+        Ok(false) => {}
+        Err(error) => {
+            tracing::warn!(%sandbox, %error, "a start that nobody waits for could not be looked at");
             tell(&shared, sandbox);
         }
     }
 }
 
+fn is_known(shared: &Shared, sandbox: SandboxId) -> bool {
+    shared.turns.live(sandbox, |_| ()).is_some()
+}
+
 enum Kind {
     End,
-    Change,
+    Change { paused: bool },
+    Start,
     Nothing,
 }
 
 fn kind(action: &str) -> Kind {
     match action {
         "die" | "destroy" | "remove" => Kind::End,
-        // What somebody else starts has ended before, or was not there.
-        "pause" | "unpause" => Kind::Change,
+        "start" => Kind::Start,
+        "pause" => Kind::Change { paused: true },
+        "unpause" => Kind::Change { paused: false },
         _ => Kind::Nothing,
     }
 }
@@ -114,11 +150,13 @@ fn sandbox(mut attributes: HashMap<String, String>) -> Option<SandboxId> {
     attributes.remove(SANDBOX)?.parse().ok()
 }
 
+/// What was seen of it does not count any more; who has to do with it is to look.
 fn tell(shared: &Shared, sandbox: SandboxId) {
-    if let Some(live) = shared.turns.live(sandbox, |live| live.run) {
-        shared.watchers.tell(Changed {
-            sandbox,
-            held: live.held,
-        });
+    let Some(held) = shared.turns.live(sandbox, |live| live.run.held) else {
+        return;
+    };
+    if let Some(live) = &mut *shared.turns.entry(sandbox).live() {
+        live.seen = None;
     }
+    shared.watchers.tell(Changed { sandbox, held });
 }

@@ -15,7 +15,7 @@ const NO_RESTART: Option<RestartContainerOptions> = None;
 
 impl Stage {
     /// Waits, by watching, until a sandbox is in this phase.
-    async fn until(&self, name: &str, phase: Phase) -> anyhow::Result<()> {
+    pub(crate) async fn until(&self, name: &str, phase: Phase) -> anyhow::Result<()> {
         let client = self.gateway.client();
         let mut watch = client.watch(Some(name.into()), 0).await?;
         let seen = watch.until(|sandbox| sandbox.phase() == phase);
@@ -28,7 +28,7 @@ impl Stage {
         Ok(())
     }
 
-    async fn native(&self, name: &str) -> anyhow::Result<String> {
+    pub(crate) async fn native(&self, name: &str) -> anyhow::Result<String> {
         let id = self.gateway.client().get(name).await?.id().replace('-', "");
         Ok(format!("overwinter-{id}"))
     }
@@ -139,6 +139,35 @@ async fn a_daemon_that_is_killed_away_or_another_is_never_taken_for_an_empty_one
             stage.sh(name, "cat /workspace/a /root-file").await? == "kept\nroot\n",
             "{name}"
         );
+    }
+    stage.strike().await
+}
+
+#[tokio::test]
+async fn a_gateway_that_starts_before_its_daemon_offers_what_it_does() -> anyhow::Result<()> {
+    let Some(mut stage) = Stage::without_gateway(Flavor::Docker).await? else {
+        return Ok(());
+    };
+    stage.daemon.end()?;
+    stage.gateway.run().await?;
+    let away = stage.ow(&["driver", "list"]).await?;
+    ensure!(away.contains("not seen yet"), "{away}");
+    let create = [
+        "sandbox", "create", "early", "--driver", "docker", "--image", IMAGE,
+    ];
+    stage
+        .gateway
+        .say(create)
+        .await?
+        .refused("IMAGE_UNUSABLE", "no daemon answers")?;
+
+    stage.daemon.start_again().await?;
+    stage.create("box").await?;
+    stage.sh("box", "echo kept > /tmp/memory").await?;
+    for depth in ["freeze", "stop"] {
+        let suspend = ["sandbox", "suspend", "box", "--depth", depth];
+        stage.ow(&suspend).await?;
+        stage.ow(&["sandbox", "resume", "box"]).await?;
     }
     stage.strike().await
 }

@@ -4,7 +4,9 @@
 
 mod behind;
 mod images;
+mod interrupted;
 mod life;
+mod neighbours;
 
 use std::fs;
 use std::path::PathBuf;
@@ -37,11 +39,22 @@ struct Stage {
     daemon: Daemon,
     flavor: Flavor,
     folder: PathBuf,
+    /// By which the gateway reaches the daemon.
+    socket: PathBuf,
 }
 
 impl Stage {
     /// None where no daemon can be run.
     async fn set(flavor: Flavor) -> anyhow::Result<Option<Self>> {
+        let mut stage = Self::without_gateway(flavor).await?;
+        if let Some(stage) = &mut stage {
+            stage.gateway.run().await?;
+        }
+        Ok(stage)
+    }
+
+    /// The gateway is set up and does not run yet.
+    async fn without_gateway(flavor: Flavor) -> anyhow::Result<Option<Self>> {
         if skips(cannot_run(flavor))? {
             return Ok(None);
         }
@@ -55,19 +68,19 @@ impl Stage {
         let login = folder.join("login");
         gateway.set_env("DOCKER_CONFIG", login.to_string_lossy());
         let mut stage = Self {
+            socket: daemon.socket(),
             gateway,
             daemon,
             flavor,
             folder,
         };
         stage.configure("never", "")?;
-        stage.gateway.run().await?;
         Ok(Some(stage))
     }
 
     /// For the next start of the gateway: when images are fetched, and tables beside the driver's.
     fn configure(&mut self, pull: &str, tables: &str) -> anyhow::Result<()> {
-        let (driver, socket) = (self.flavor.name(), self.daemon.socket());
+        let (driver, socket) = (self.flavor.name(), &self.socket);
         self.gateway.set_config(&format!(
             "{tables}[{driver}]\nenabled = true\nsocket = {socket:?}\npull = {pull:?}\n"
         ))

@@ -5,13 +5,20 @@
 //!       ├─ another's is ───────────────────────► Unknown: the core looks, and settles it first
 //!       ├─ somebody else has started it ─ end it ─┐
 //!       ├─ it stands still ───────────────────────┤
-//!       └─ no container ─ make it ────────────────┴─ receipt ─ credentials ─ socket ─ start ─ look ─ done
+//!       └─ no container ─ make it ────────────────┴─ receipt ─ credentials ─ socket ─┐
+//!       ┌───────────────────────────────────────────────────────────────────────────┘
+//!       └─ supervisor ─ start ─ look ─► done
 //! ```
+//!
+//! The supervisor is put into the container's folder just before a start, and taken away before a stop and
+//! where a start has come to nothing. A request to start that the daemon carries out after that has nothing
+//! to run.
 //!
 //! A start that is refused, or whose PID 1 ends at once, has changed nothing that counts: the container
 //! stays where it was there before, and goes where this effect has made it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use overwinter_driver::door::{self, Door};
 use overwinter_driver::{Compute, ComputeSpec, Credentials, DriverError, EffectContext, Effected};
@@ -19,14 +26,16 @@ use overwinter_lifecycle::ids::SandboxId;
 
 use super::effected;
 use crate::container::{body, name_of};
-use crate::driver::{Live, Run, Shared, Turn, blocking, has_door, set_run};
+use crate::driver::{Live, Run, Shared, Turn, blocking, has_door, set_seen};
 use crate::error::DockerError;
-use crate::look::{Container, Look, Running};
+use crate::look::{Container, Look, Running, State};
 use crate::receipt::Receipt;
 
 /// Of an image that a container cannot be made from.
 const GONE: &str =
     "the daemon has it no more, and another would not be what the sandbox was made from";
+/// For the effect that is under way when it is noticed.
+const UNASKED_WITHIN: Duration = Duration::from_secs(60);
 const CONFLICT: u16 = 409;
 const NOT_FOUND: u16 = 404;
 /// The remark of a start that had to make the container anew.
@@ -124,10 +133,32 @@ impl Shared {
     /// used by the run before.
     async fn end_foreign(&self, container: &Container) -> Result<(), DriverError> {
         match container.state {
-            crate::look::State::Still | crate::look::State::Moving => Ok(()),
-            crate::look::State::Running | crate::look::State::Paused => {
+            State::Still | State::Moving => Ok(()),
+            State::Running | State::Paused => {
                 let ended = self.engine.kill(&container.id).await;
                 ended.map_err(DockerError::unsettled)
+            }
+        }
+    }
+
+    /// Looks at a start that no call waits for, and ends it unless it is what the newest start has left.
+    /// Whether there was anything to end.
+    pub(crate) async fn end_unasked(&self, sandbox: SandboxId) -> Result<bool, DriverError> {
+        // Mostly it is an effect's own, told of late: for that nobody is made to wait.
+        let look = self.look(sandbox).await;
+        match look.map_err(DockerError::unsettled)? {
+            Look::Nothing | Look::Running(_) | Look::Moving(_) => return Ok(false),
+            Look::Remains(_) => {}
+        }
+        let entry = self.turns.entry(sandbox);
+        let _alone = entry.alone(UNASKED_WITHIN).await?;
+        match self.look(sandbox).await.map_err(DockerError::unsettled)? {
+            Look::Nothing | Look::Running(_) | Look::Moving(_) => Ok(true),
+            Look::Remains(container) => {
+                let forbidden = self.home.forbid_start(sandbox);
+                forbidden.map_err(DockerError::unsettled)?;
+                self.end_foreign(&container).await?;
+                Ok(true)
             }
         }
     }
@@ -202,17 +233,25 @@ impl Shared {
         };
         turn.entry().set_live(Some(Live {
             run,
+            seen: None,
             door: Some(door),
         }));
-        let refused = match self.engine.start(&container.id).await {
+        let failed = match self.engine.start(&container.id).await {
             Ok(()) => None,
-            // It has been answered: what is so now stays so.
-            Err(error @ DockerError::Answered { .. }) => Some(error),
-            Err(error) => return Err(error.without_effect()),
+            Err(error @ DockerError::Away { .. }) => {
+                turn.entry().set_live(None);
+                let forbidden = self.home.forbid_start(sandbox);
+                forbidden.map_err(DockerError::unsettled)?;
+                return Err(error.without_effect());
+            }
+            // What was answered is over, and what was not is looked for.
+            Err(error) => Some(error),
         };
-        match self.look(sandbox).await.map_err(DockerError::unsettled)? {
+        let look = self.look_after_start(sandbox).await;
+        match look.map_err(DockerError::unsettled)? {
             Look::Running(running) => {
                 // Saves guessing at each look. On a full disk it is guessed.
+                set_seen(turn.entry(), &running);
                 receipt.started = Some(running.container.started);
                 let _ = receipt.write(&self.home.sandbox(sandbox));
                 Ok(())
@@ -225,12 +264,30 @@ impl Shared {
                     code: now.exit_code,
                     error: now.error,
                 };
-                Err(refused.unwrap_or(ended).without_effect())
+                Err(failed.unwrap_or(ended).without_effect())
             }
         }
     }
 
-    /// The receipt first, by which whatever comes of the start is known; then credentials and socket.
+    /// What there is after a start that may have been asked for. Where that is nothing, it stays so.
+    ///
+    /// The supervisor is not taken away from what runs: the daemon answers before PID 1 has opened it.
+    pub(crate) async fn look_after_start(&self, sandbox: SandboxId) -> Result<Look, DockerError> {
+        match self.look(sandbox).await {
+            Ok(found @ (Look::Running(_) | Look::Moving(_))) => Ok(found),
+            Ok(Look::Nothing | Look::Remains(_)) => {
+                self.home.forbid_start(sandbox)?;
+                self.look(sandbox).await
+            }
+            Err(error) => {
+                self.home.forbid_start(sandbox)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// The receipt first, by which whatever comes of the start is known; then credentials and socket, and
+    /// what is to run last.
     async fn set_the_stage(
         self: &Arc<Self>,
         sandbox: SandboxId,
@@ -245,7 +302,9 @@ impl Shared {
             shared.home.furnish(sandbox, base)?;
             receipt.write(&dir)?;
             door::write(&dir.attach(), base, &credentials)?;
-            shared.open_door(sandbox, base)
+            let door = shared.open_door(sandbox, base)?;
+            shared.home.allow_start(sandbox)?;
+            Ok(door)
         })
         .await
     }
@@ -265,17 +324,25 @@ impl Shared {
         sandbox: SandboxId,
         running: &Running,
     ) -> Result<(), DockerError> {
-        let run = Run {
-            held: running.receipt.held,
-            paused: running.paused,
-        };
         if has_door(entry) {
-            set_run(entry, run);
             return Ok(());
         }
         let base = self.engine.base().await?;
         let door = Some(self.open_door(sandbox, base)?);
-        entry.set_live(Some(Live { run, door }));
+        let run = Run {
+            held: running.receipt.held,
+            paused: running.paused,
+        };
+        match &mut *entry.live() {
+            Some(live) => live.door = door,
+            none => {
+                *none = Some(Live {
+                    run,
+                    seen: None,
+                    door,
+                });
+            }
+        }
         Ok(())
     }
 

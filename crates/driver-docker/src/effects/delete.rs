@@ -61,12 +61,12 @@ impl Shared {
         self: &Arc<Self>,
         sandbox: SandboxId,
     ) -> Result<(), DockerError> {
-        if let Some(container) = self.look(sandbox).await?.container() {
+        if let Some(container) = self.look_for_own(sandbox).await?.container() {
             match self.engine.remove(&container.id).await {
                 Ok(()) => {}
                 Err(error) if error.status() == Some(NOT_FOUND) => {}
                 // Somebody else removes it already, or it could not be: a look tells.
-                Err(error) => match self.look(sandbox).await? {
+                Err(error) => match self.look_for_own(sandbox).await? {
                     Look::Nothing => {}
                     Look::Remains(_) | Look::Running(_) | Look::Moving(_) => return Err(error),
                 },

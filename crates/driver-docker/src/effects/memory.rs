@@ -10,7 +10,7 @@ use overwinter_driver::{
 use overwinter_lifecycle::ids::SandboxId;
 
 use super::{effected, read_reference, reference, retained};
-use crate::driver::{Live, Run, Shared, Turn, set_run};
+use crate::driver::{Shared, Turn, set_paused, set_seen};
 use crate::error::DockerError;
 use crate::flavor::Flavor;
 use crate::look::{Look, Running};
@@ -23,7 +23,7 @@ impl Shared {
     ) -> Result<Effected, DriverError> {
         let turn = self.turns.next(ctx).await?;
         let sandbox = ctx.sandbox();
-        let found = self.running(sandbox).await;
+        let found = self.seen_or_running(turn.entry(), sandbox, false).await;
         let Some(running) = found.map_err(DockerError::without_effect)? else {
             return Ok(memory_is_gone(self.config.flavor, &turn));
         };
@@ -43,11 +43,7 @@ impl Shared {
             }
         }
         let held = running.receipt.held;
-        // A sleeping sandbox needs no socket, and a host has many.
-        turn.entry().set_live(Some(Live {
-            run: Run { held, paused: true },
-            door: None,
-        }));
+        set_paused(turn.entry(), true);
         let mut effected = effected(self.config.flavor, Compute::Frozen { held });
         effected.reference = reference(self.config.flavor, &running)
             .map_err(|error| DriverError::Unknown(error.to_string()))?;
@@ -63,7 +59,8 @@ impl Shared {
     ) -> Result<Effected, DriverError> {
         let turn = self.turns.next(ctx).await?;
         let gone = || DriverError::Missing("the frozen compute is not there any more".to_owned());
-        let found = self.running(ctx.sandbox()).await;
+        let sandbox = ctx.sandbox();
+        let found = self.seen_or_running(turn.entry(), sandbox, true).await;
         let running = found
             .map_err(DockerError::without_effect)?
             .ok_or_else(gone)?;
@@ -83,15 +80,9 @@ impl Shared {
         let let_in = self.let_in(&turn, &running, &credentials).await;
         let_in.map_err(DockerError::without_effect)?;
         if running.paused {
-            self.unpause(ctx.sandbox(), &running).await?;
+            self.unpause(sandbox, &running).await?;
         }
-        set_run(
-            turn.entry(),
-            Run {
-                held,
-                paused: false,
-            },
-        );
+        set_paused(turn.entry(), false);
         Ok(effected(self.config.flavor, Compute::Live { held }))
     }
 
@@ -123,6 +114,7 @@ impl Shared {
         let Some(running) = found.map_err(DockerError::without_effect)? else {
             return Err(DriverError::Missing("no compute is there".to_owned()));
         };
+        set_seen(turn.entry(), &running);
         let let_in = self.let_in(&turn, &running, &credentials).await;
         let_in.map_err(DockerError::without_effect)?;
         let held = running.receipt.held;
@@ -144,12 +136,12 @@ impl Shared {
     ) -> Result<(), DriverError> {
         let entry = self.turns.entry(sandbox);
         let _alone = entry.alone(patience).await?;
-        match self.look(sandbox).await.map_err(DockerError::unsettled)? {
-            Look::Running(running) if running.paused => {
-                let held = running.receipt.held;
-                set_run(&entry, Run { held, paused: true });
-            }
+        // A gateway that was killed may have asked for a start that is still to come.
+        let look = self.look_after_start(sandbox).await;
+        match look.map_err(DockerError::unsettled)? {
+            Look::Running(running) if running.paused => set_seen(&entry, &running),
             Look::Running(running) => {
+                set_seen(&entry, &running);
                 let opened = self.open_the_way(&entry, sandbox, &running).await;
                 opened.map_err(DockerError::unsettled)?;
             }

@@ -21,6 +21,9 @@ impl Shared {
         let turn = self.turns.next(ctx).await?;
         turn.entry().set_live(None);
         let sandbox = ctx.sandbox();
+        // An end is only one if nothing can start it afterwards.
+        let forbidden = self.home.forbid_start(sandbox);
+        forbidden.map_err(DockerError::without_effect)?;
         self.end(sandbox).await?;
         let begun = Instant::now();
         self.sync(sandbox).await.map_err(DockerError::unsettled)?;

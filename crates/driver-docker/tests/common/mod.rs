@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use overwinter_driver::testkit::conformance::{Backend, TestLedger, TestPort, Wires};
+use overwinter_driver::testkit::conformance::{Backend, Subject, TestLedger, TestPort, Wires};
 use overwinter_driver::{Driver, PinnedImage};
-use overwinter_driver_docker::testkit::{Daemon, cannot_run};
+use overwinter_driver_docker::testkit::{Daemon, Proxy, cannot_run};
 use overwinter_driver_docker::{DockerConfig, DockerDriver, Flavor, PullPolicy};
 use overwinter_lifecycle::ids::SandboxId;
 use uuid::Uuid;
@@ -66,7 +66,7 @@ pub fn end(daemon: Arc<tokio::sync::Mutex<Daemon>>) {
     assert!(!folder.exists());
 }
 
-fn short() -> String {
+pub fn short() -> String {
     Uuid::new_v4().simple().to_string()[..8].to_owned()
 }
 
@@ -74,6 +74,8 @@ fn short() -> String {
 pub struct Bed {
     pub daemon: Arc<tokio::sync::Mutex<Daemon>>,
     driver: Mutex<Arc<DockerDriver>>,
+    /// Of gateways of before. They follow the daemon as long as they are there, and write into the folder.
+    dead: Mutex<Vec<Arc<DockerDriver>>>,
     wires: Arc<Wires>,
     ledger: Arc<TestLedger>,
     pub config: DockerConfig,
@@ -86,12 +88,23 @@ impl Bed {
         daemon: &Arc<tokio::sync::Mutex<Daemon>>,
         supervisor: &Path,
     ) -> Self {
+        let socket = daemon.lock().await.socket();
+        Self::through(flavor, daemon, supervisor, socket)
+    }
+
+    /// With another way to the daemon.
+    pub fn through(
+        flavor: Flavor,
+        daemon: &Arc<tokio::sync::Mutex<Daemon>>,
+        supervisor: &Path,
+        socket: PathBuf,
+    ) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("ow-docker-state-")
             .tempdir()
             .unwrap();
         let config = DockerConfig {
-            socket: daemon.lock().await.socket(),
+            socket,
             pull: PullPolicy::Never,
             ..DockerConfig::new(
                 flavor,
@@ -106,6 +119,7 @@ impl Bed {
         Self {
             daemon: Arc::clone(daemon),
             driver: Mutex::new(driver),
+            dead: Mutex::default(),
             wires,
             ledger,
             config,
@@ -157,8 +171,9 @@ impl Backend for Bed {
             DockerDriver::open(self.config.clone(), self.wires.clone(), self.ledger.clone())
                 .unwrap();
         self.wires.cut();
-        // Nothing of the old one is tidied up: it has died.
-        std::mem::forget(std::mem::replace(&mut *self.driver.lock().unwrap(), driver));
+        // Nothing of the old one is tidied up before the end: it has died.
+        let dead = std::mem::replace(&mut *self.driver.lock().unwrap(), driver);
+        self.dead.lock().unwrap().push(dead);
     }
 
     async fn leftovers(&self) -> Vec<String> {
@@ -171,5 +186,42 @@ impl Backend for Bed {
         let folders = fs::read_dir(self.config.state_dir.join("sandboxes")).unwrap();
         left.extend(folders.flatten().map(|it| it.path().display().to_string()));
         left
+    }
+}
+
+/// A driver with a proxy between it and its daemon.
+pub struct Stage {
+    pub bed: Bed,
+    pub proxy: Proxy,
+    pub daemon: Arc<tokio::sync::Mutex<Daemon>>,
+}
+
+impl Stage {
+    /// None where no daemon can be run.
+    pub async fn set(flavor: Flavor) -> Option<Self> {
+        let (true, Some(binary)) = (needs(flavor), supervisor()) else {
+            return None;
+        };
+        let daemon = daemon(flavor).await;
+        let own = daemon.lock().await.socket();
+        let socket = std::env::temp_dir().join(format!("ow-proxy-{}.sock", short()));
+        let proxy = Proxy::start(&socket, &own).unwrap();
+        Some(Self {
+            bed: Bed::through(flavor, &daemon, &binary, socket),
+            proxy,
+            daemon,
+        })
+    }
+
+    /// Whether anything runs in the sandbox's container.
+    pub async fn runs(&self, subject: &Subject<'_, Bed>) -> bool {
+        let daemon = self.daemon.lock().await;
+        daemon.pid_of(subject.id).await.is_ok()
+    }
+
+    pub async fn strike(self) {
+        assert_eq!(self.bed.leftovers().await, Vec::<String>::new());
+        drop((self.bed, self.proxy));
+        end(self.daemon);
     }
 }
