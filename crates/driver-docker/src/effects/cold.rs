@@ -5,6 +5,7 @@
 //!       ├─ another's is ───────────────────────► Unknown: the core looks, and settles it first
 //!       ├─ somebody else has started it ─ end it ─┐
 //!       ├─ it stands still ───────────────────────┤
+//!       ├─ no container, and none may be made ─► RootLost: nothing is changed
 //!       └─ no container ─ make it ────────────────┴─ receipt ─ credentials ─ socket ─┐
 //!       ┌───────────────────────────────────────────────────────────────────────────┘
 //!       └─ supervisor ─ start ─ look ─► done
@@ -21,7 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overwinter_driver::door::{self, Door};
-use overwinter_driver::{Compute, ComputeSpec, Credentials, DriverError, EffectContext, Effected};
+use overwinter_driver::{
+    Compute, ComputeSpec, Credentials, DriverError, EffectContext, Effected, Unusable,
+};
 use overwinter_lifecycle::ids::SandboxId;
 
 use super::effected;
@@ -38,6 +41,9 @@ const GONE: &str =
 const UNASKED_WITHIN: Duration = Duration::from_secs(60);
 const CONFLICT: u16 = 409;
 const NOT_FOUND: u16 = 404;
+/// Why a start is refused that may not make the container anew.
+const ROOT_IS_LOST: &str = "its container was removed by somebody else, and with it all that was \
+    written outside of the workspace; the workspace is as it was";
 /// The remark of a start that had to make the container anew.
 const ROOT_IS_NEW: &str =
     "the container was gone: its root layer is new, the workspace is as it was";
@@ -52,7 +58,7 @@ impl Shared {
         let turn = self.turns.next(ctx).await?;
         let sandbox = ctx.sandbox();
         let had_storage = self.home.has_storage(sandbox);
-        let made = self.bring_up(&turn, ctx, &spec, &credentials).await;
+        let made = self.bring_up(&turn, ctx, &spec, &credentials, true).await;
         match made {
             Err(failed) if failed.surely_no_effect() && !had_storage => {
                 self.remove_all(sandbox)
@@ -75,15 +81,18 @@ impl Shared {
         if !self.home.has_storage(ctx.sandbox()) {
             return Err(DriverError::Missing("its storage is not there".to_owned()));
         }
-        self.bring_up(&turn, ctx, &spec, &credentials).await
+        let anew = ctx.options.new_root;
+        self.bring_up(&turn, ctx, &spec, &credentials, anew).await
     }
 
+    /// `anew`: a container that is not there may be made.
     async fn bring_up(
         self: &Arc<Self>,
         turn: &Turn,
         ctx: &EffectContext,
         spec: &ComputeSpec,
         credentials: &Credentials,
+        anew: bool,
     ) -> Result<Effected, DriverError> {
         let sandbox = ctx.sandbox();
         let look = self.look(sandbox).await;
@@ -100,6 +109,13 @@ impl Shared {
                 turn.entry().set_live(None);
                 self.end_foreign(&container).await?;
                 (container, None)
+            }
+            Look::Nothing if !anew => {
+                turn.entry().set_live(None);
+                return Err(DriverError::Unusable {
+                    why: Unusable::RootLost,
+                    message: ROOT_IS_LOST.to_owned(),
+                });
             }
             Look::Nothing => {
                 turn.entry().set_live(None);
