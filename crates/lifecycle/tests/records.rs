@@ -7,7 +7,7 @@ mod support;
 use overwinter_lifecycle::begin::{Begun, begin};
 use overwinter_lifecycle::capacity::{Limits, Usage};
 use overwinter_lifecycle::ids::{Fence, Incarnation, Millis, Serial};
-use overwinter_lifecycle::loss::{record_loss, record_main_exit};
+use overwinter_lifecycle::loss::{record_frozen, record_loss, record_main_exit};
 use overwinter_lifecycle::operation::{Achieved, EffectKind, Outcome, Verb};
 use overwinter_lifecycle::record::{
     Compute, Desired, DriverReference, MainExit, Reclaimed, Sandbox,
@@ -334,4 +334,38 @@ fn compute_knows_what_it_was_started_with() {
         (None, None)
     );
     assert_eq!(blank().phase(), Phase::Ready, "as a create finds it");
+}
+
+#[test]
+fn compute_that_somebody_else_has_frozen_sleeps_and_nothing_older_counts() {
+    let freeze = |mut sandbox: Sandbox, held, fence| {
+        let before = sandbox.clone();
+        let changed = record_frozen(&mut sandbox, held, fence, Millis(5));
+        assert_eq!(changed, sandbox != before);
+        changed.then_some(sandbox)
+    };
+    let fence = ready().fence;
+    let frozen = freeze(ready(), HELD, fence).unwrap();
+    assert_eq!(frozen.phase(), Phase::Suspended(Depth::Freeze));
+    assert_eq!(frozen.desired, Desired::Suspended(Depth::Freeze));
+    assert_eq!(frozen.compute, FROZEN);
+    assert_eq!(frozen.updated_at, Millis(5));
+    let retained = frozen.retained.clone().unwrap();
+    assert_eq!((retained.lost, retained.quiesced), (None, false));
+    // Its memory is thawed, as after a freeze of ours.
+    assert_eq!(Story::of(frozen, RESUME).action().name(), "resume_freeze");
+
+    assert_eq!(freeze(ready(), HELD, fence.next()), None, "seen before");
+    assert_eq!(freeze(ready(), HELD.next(), fence), None, "another compute");
+    let busy = Story::of(ready(), STOP).sandbox;
+    let begun = busy.fence;
+    assert_eq!(freeze(busy, HELD, begun), None, "an operation is at work");
+    for other in [
+        asleep(Depth::Freeze),
+        asleep(Depth::Stop),
+        failed(Reason::AttachTimeout, LIVE),
+    ] {
+        let fence = other.fence;
+        assert_eq!(freeze(other, HELD, fence), None);
+    }
 }

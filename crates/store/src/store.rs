@@ -209,6 +209,24 @@ impl Store {
         .await
     }
 
+    /// Compute that holds `held` was seen frozen while nothing ran on the sandbox, whose newest fence
+    /// was `fence`, and its record says that it runs. The record when that changed it.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`].
+    pub async fn record_frozen(
+        &self,
+        sandbox: SandboxId,
+        held: Incarnation,
+        fence: Fence,
+        now: Millis,
+    ) -> Result<Option<Sandbox>, StoreError> {
+        self.write(label::LOSS, Urgency::Essential, move |tx| {
+            upkeep::record_frozen(tx, sandbox, held, fence, now)
+        })
+        .await
+    }
+
     /// The main process has ended.
     ///
     /// # Errors

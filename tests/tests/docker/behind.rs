@@ -28,6 +28,22 @@ impl Stage {
         Ok(())
     }
 
+    /// A resume is refused and says what is lost; the sandbox stays asleep, and nothing is made.
+    async fn root_is_lost(&self, name: &str) -> anyhow::Result<()> {
+        // Asked again it is no different.
+        for _ in 0..2 {
+            let refused = self.gateway.say(["sandbox", "resume", name]).await?;
+            refused.refused("ROOT_LOST", "the workspace is as it was")?;
+            let now = self.gateway.client().get(name).await?;
+            ensure!(
+                now.phase() == Phase::Suspended && now.depth() == Some(Depth::Stop),
+                "{now:?}"
+            );
+        }
+        ensure!(self.containers().await?.is_empty(), "one was made");
+        Ok(())
+    }
+
     pub(crate) async fn native(&self, name: &str) -> anyhow::Result<String> {
         let id = self.gateway.client().get(name).await?.id().replace('-', "");
         Ok(format!("overwinter-{id}"))
@@ -58,10 +74,27 @@ async fn a_container_that_is_killed_stopped_or_removed_leaves_its_workspace() ->
     stage.ow(&["sandbox", "resume", "box"]).await?;
     ensure!(stage.sh("box", "cat /workspace/a /root-file").await? == "kept\nroot\n");
 
-    // The root layer goes with the container; it is said, and the workspace is not touched.
+    // The root layer goes with the container: a resume does not pass over that, and the workspace is not
+    // touched.
     stage.daemon.remove(&native).await?;
     stage.until("box", Phase::Failed).await?;
-    stage.ow(&["sandbox", "resume", "box"]).await?;
+    stage.root_is_lost("box").await?;
+    let went_on = ["sandbox", "resume", "box", "--restart-if-restore-fails"];
+    stage.ow(&went_on).await?;
+    ensure!(
+        stage
+            .sh("box", "cat /workspace/a; ls /root-file 2>&1 || true")
+            .await?
+            .starts_with("kept\nls: ")
+    );
+
+    // The same while it sleeps.
+    stage.sh("box", "echo root > /root-file").await?;
+    let suspend = ["sandbox", "suspend", "box", "--depth", "stop"];
+    stage.ow(&suspend).await?;
+    stage.daemon.remove(&native).await?;
+    stage.root_is_lost("box").await?;
+    stage.ow(&["sandbox", "start", "box"]).await?;
     ensure!(
         stage
             .sh("box", "cat /workspace/a; ls /root-file 2>&1 || true")
@@ -169,5 +202,30 @@ async fn a_gateway_that_starts_before_its_daemon_offers_what_it_does() -> anyhow
         stage.ow(&suspend).await?;
         stage.ow(&["sandbox", "resume", "box"]).await?;
     }
+    stage.strike().await
+}
+
+/// A pause by somebody else, or a freeze that the daemon carries out after it was settled as not done.
+#[tokio::test]
+async fn a_container_that_is_paused_while_it_is_ready_sleeps_and_wakes_with_its_memory()
+-> anyhow::Result<()> {
+    let Some(stage) = Stage::set(Flavor::Docker).await? else {
+        return Ok(());
+    };
+    stage.create("box").await?;
+    stage.sh("box", "sleep 1000 & echo $! > /tmp/pid").await?;
+    let native = stage.native("box").await?;
+    stage
+        .daemon
+        .client()
+        .await?
+        .pause_container(&native)
+        .await?;
+    stage.until("box", Phase::Suspended).await?;
+    let asleep = stage.gateway.client().get("box").await?;
+    ensure!(asleep.depth() == Some(Depth::Freeze), "{asleep:?}");
+    stage.ow(&["sandbox", "resume", "box"]).await?;
+    let runs = "grep -q ^sleep /proc/$(cat /tmp/pid)/cmdline && echo runs";
+    ensure!(stage.sh("box", runs).await? == "runs\n");
     stage.strike().await
 }

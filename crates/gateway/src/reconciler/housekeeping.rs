@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use overwinter_lifecycle::admission::Request;
 use overwinter_lifecycle::ids::{Millis, SandboxId};
+use overwinter_lifecycle::record::Compute;
 use overwinter_lifecycle::steps::Observed;
 use overwinter_store::{Accept, Durability};
 
@@ -123,8 +124,8 @@ impl Reconciler {
         }
     }
 
-    /// Looks at a sandbox on which nothing runs, and records compute that is gone. An owner looks
-    /// for itself, and again when it is done.
+    /// Looks at a sandbox on which nothing runs, and records compute that is gone, or frozen where it
+    /// should run. An owner looks for itself, and again when it is done.
     pub async fn check_for_loss(&self, id: SandboxId) {
         if overwinter_lifecycle::mutant!(LossUnseen) || self.leave_to_owner(id) {
             return;
@@ -151,10 +152,13 @@ impl Reconciler {
                 Observed::Unknown
             }
         };
-        match observed {
-            Observed::Absent | Observed::Stopped => {}
-            Observed::InTransition | Observed::Unknown
-                if overwinter_lifecycle::mutant!(UnknownIsAbsent) => {}
+        let now = self.ports.clock.wall();
+        let (found, recorded) = match observed {
+            // It should run: what has frozen it is no operation of ours.
+            Observed::Frozen { held } if sandbox.retained.is_none() => {
+                let frozen = self.store.record_frozen(id, held, sandbox.fence, now);
+                ("it was frozen by somebody else: it sleeps", frozen.await)
+            }
             // The next resume attaches to it.
             Observed::Live { .. } if sandbox.retained.is_some() => {
                 let phase = sandbox.phase();
@@ -162,29 +166,24 @@ impl Reconciler {
             }
             Observed::Live { .. } | Observed::Frozen { .. } => return,
             // Never taken for absence; looked at again in the next round.
-            Observed::InTransition | Observed::Unknown => {
+            Observed::InTransition | Observed::Unknown
+                if !overwinter_lifecycle::mutant!(UnknownIsAbsent) =>
+            {
                 self.owners().unseen.insert(id);
                 return;
             }
-        }
-        // An end that was told is no loss.
-        self.save_learnt().await;
-        match self
-            .store
-            .record_loss(
-                id,
-                if overwinter_lifecycle::mutant!(UnknownIsAbsent) {
-                    overwinter_lifecycle::record::Compute::Absent
-                } else {
-                    observed.compute()
-                },
-                sandbox.issued,
-                self.ports.clock.wall(),
-            )
-            .await
-        {
-            Ok(Some(lost)) => {
-                tracing::warn!(sandbox = %id, phase = %lost.phase(), "its compute is gone");
+            Observed::Absent | Observed::Stopped | Observed::InTransition | Observed::Unknown => {
+                // An end that was told is no loss.
+                self.save_learnt().await;
+                let gone = self
+                    .store
+                    .record_loss(id, Compute::Absent, sandbox.issued, now);
+                ("its compute is gone", gone.await)
+            }
+        };
+        match recorded {
+            Ok(Some(changed)) => {
+                tracing::warn!(sandbox = %id, phase = %changed.phase(), "{found}");
                 // Not from under a resume that has been asked for since: its owner has said by now
                 // what it expects.
                 let owners = self.owners();
@@ -202,7 +201,7 @@ impl Reconciler {
             }
             // No other hint of it will come.
             Err(error) => {
-                tracing::error!(sandbox = %id, %error, "a loss was not recorded");
+                tracing::error!(sandbox = %id, %error, "what was found was not recorded");
                 self.owners().unseen.insert(id);
             }
         }

@@ -1,6 +1,6 @@
 //! Everything that is written beside a verb's own steps.
 
-use overwinter_lifecycle::ids::{Incarnation, Millis, SandboxId};
+use overwinter_lifecycle::ids::{Fence, Incarnation, Millis, SandboxId};
 use overwinter_lifecycle::loss;
 use overwinter_lifecycle::record::{Compute, Debt, DebtKind, MainExit, Sandbox};
 use overwinter_lifecycle::recording::ProcessesEnded;
@@ -34,6 +34,21 @@ pub(crate) fn record_loss(
         return Ok(None);
     }
     processes::end_running(tx, id, ProcessesEnded::Lost, now)?;
+    sandboxes::save(tx, &mut sandbox)?;
+    Ok(Some(sandbox))
+}
+
+pub(crate) fn record_frozen(
+    tx: &Tx<'_>,
+    id: SandboxId,
+    held: Incarnation,
+    fence: Fence,
+    now: Millis,
+) -> Result<Option<Sandbox>, StoreError> {
+    let mut sandbox = sandboxes::load(tx, id)?;
+    if !loss::record_frozen(&mut sandbox, held, fence, now) {
+        return Ok(None);
+    }
     sandboxes::save(tx, &mut sandbox)?;
     Ok(Some(sandbox))
 }
