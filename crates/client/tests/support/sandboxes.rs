@@ -67,6 +67,10 @@ impl Fake {
                 let key = options.idempotency_key.clone();
                 state.slow.insert(key, operation.clone());
                 state.operations.push(operation.clone());
+                let named = state.sandboxes.iter_mut();
+                for sandbox in named.filter(|it| it.name == sandbox.name) {
+                    sandbox.running = operation.clone().into();
+                }
                 operation
             })
         };
@@ -96,10 +100,10 @@ impl v1::SandboxService for Fake {
     ) -> ServiceResult<v1::OperationResponse> {
         let request = request.to_owned_message();
         if is_slow(&request.name) {
-            let sandbox = v1::Sandbox {
-                name: request.name.clone(),
-                ..Default::default()
-            };
+            if self.find(&name_ref(&request.name)).is_err() {
+                self.add(&request.name);
+            }
+            let sandbox = self.find(&name_ref(&request.name))?;
             let kind = v1::OperationKind::Create;
             return Response::ok(self.slow(kind, sandbox, &request.options).await);
         }

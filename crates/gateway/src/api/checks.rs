@@ -18,12 +18,16 @@ const MOST_MEMORY: u64 = i64::MAX as u64;
 /// The kernel gives no less than 1 ms of every 100.
 const LEAST_CPU_MILLIS: u32 = 10;
 
+/// The policy's time between SIGTERM and SIGKILL, in milliseconds.
+///
 /// # Errors
 /// Longer than anything waits for user code.
 pub(super) fn stop_grace_ms(time: &WireDuration) -> Result<u64, ApiError> {
     millis(time, "policy.stop_grace", Duration::ZERO)
 }
 
+/// The policy's time for a hook, in milliseconds.
+///
 /// # Errors
 /// None at all, in which no hook can end, or longer than anything waits for one.
 pub(super) fn hook_timeout_ms(time: &WireDuration) -> Result<u64, ApiError> {
@@ -41,17 +45,28 @@ fn millis(time: &WireDuration, field: &str, least: Duration) -> Result<u64, ApiE
     }
 }
 
+/// As much of a text as names it in a message, which goes where there is little room: into headers.
+fn beginning(text: &str) -> &str {
+    const SHOWN: usize = 64;
+    &text[..text.floor_char_boundary(SHOWN)]
+}
+
+/// Variables as they can be given to a process.
+///
 /// # Errors
 /// A name or a value that no environment can hold.
 pub(super) fn env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, ApiError> {
     for (key, value) in &env {
         if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
+            let key = beginning(key);
             return Err(ApiError::invalid(format!("env: {key:?} cannot be set")));
         }
     }
     Ok(env)
 }
 
+/// Labels as they are kept.
+///
 /// # Errors
 /// A label that `--label KEY=VALUE` could not name or a list could not show.
 pub(super) fn labels(labels: &BTreeMap<String, String>) -> Result<(), ApiError> {
@@ -59,12 +74,14 @@ pub(super) fn labels(labels: &BTreeMap<String, String>) -> Result<(), ApiError> 
         let texts = [key, value];
         let bare = texts.iter().all(|text| !text.contains(char::is_control));
         if key.is_empty() || key.contains('=') || !bare {
+            let key = beginning(key);
             return Err(ApiError::invalid(format!(
                 "labels: {key:?} cannot be set: a key is not empty and has no `=`, and neither it nor \
                  its value has control characters"
             )));
         }
         if texts.iter().any(|text| text.len() > LABEL_BYTES) {
+            let key = beginning(key);
             return Err(ApiError::invalid(format!(
                 "labels: {key:?} is too long: keys and values have up to {LABEL_BYTES} bytes"
             )));
@@ -73,6 +90,8 @@ pub(super) fn labels(labels: &BTreeMap<String, String>) -> Result<(), ApiError> 
     Ok(())
 }
 
+/// Limits as they are kept; 0 is none.
+///
 /// # Errors
 /// A limit within which nothing can run, or that no kernel can hold.
 pub(super) fn resources(resources: Resources) -> Result<Resources, ApiError> {

@@ -8,6 +8,7 @@ use overwinter_api::v1;
 use overwinter_store::OperationFilter;
 
 use super::{Api, ApiError, convert};
+use crate::reconciler::Registered;
 
 const DRAIN_TIME: Duration = Duration::from_secs(30);
 /// Unfinished operations named in an answer.
@@ -102,12 +103,11 @@ impl v1::DriverService for Api {
     ) -> ServiceResult<impl Encodable<v1::ListDriversResponse> + Send + use<'a>> {
         let drivers = &self.reconciler.drivers;
         let default = drivers.default_name();
-        let mut listed: Vec<v1::Driver> = drivers
+        let asked = drivers.iter().map(Registered::describe);
+        let described = futures::future::join_all(asked).await;
+        let mut listed: Vec<v1::Driver> = described
             .iter()
-            .map(|registered| {
-                let description = &registered.description;
-                convert::driver(description, default == Some(description.name.as_str()))
-            })
+            .map(|it| convert::driver(it, default == Some(it.name.as_str())))
             .collect();
         listed.sort_by(|a, b| a.name.cmp(&b.name));
         Response::ok(v1::ListDriversResponse { drivers: listed })

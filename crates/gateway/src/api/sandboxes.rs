@@ -53,7 +53,7 @@ impl Api {
         let Some(registered) = self.reconciler.drivers.get(&sandbox.spec.driver) else {
             return Err(no_such_driver(&sandbox.spec.driver));
         };
-        modes::check(&registered.description, depth, reclaim)
+        modes::check(&registered.description(), depth, reclaim)
     }
 
     async fn verb(
@@ -422,15 +422,16 @@ impl Api {
             return Err(no_such_driver(&spec.driver));
         };
         checks::resources(spec.resources)?;
+        let description = registered.describe().await;
         // One that was asked for and would not hold is worse than none.
-        if let Some((limit, why)) = registered.description.unenforced_in(&spec.resources) {
+        if let Some((limit, why)) = description.unenforced_in(&spec.resources) {
             return Err(ApiError::unsupported(format!(
                 "the driver {:?} cannot limit {}: {why}",
                 spec.driver,
                 limit.as_str()
             )));
         }
-        let offered = registered.description.offers(&spec.network, &spec.runtime);
+        let offered = description.offers(&spec.network, &spec.runtime);
         offered.map_err(|why| {
             ApiError::unsupported(format!("the driver {:?} does not offer {why}", spec.driver))
         })?;

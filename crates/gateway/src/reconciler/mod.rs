@@ -61,11 +61,30 @@ pub struct Drivers {
     default: Option<String>,
 }
 
-/// One driver with what it said of itself at start.
+/// One driver with what it last said of itself.
 #[derive(Clone)]
 pub struct Registered {
     pub driver: Arc<dyn Driver>,
-    pub description: Description,
+    said: Arc<Mutex<Arc<Description>>>,
+}
+
+impl Registered {
+    /// What it last said.
+    #[must_use]
+    pub fn description(&self) -> Arc<Description> {
+        self.said().clone()
+    }
+
+    /// What it says now: a backend that was away may be there, and of another version.
+    pub async fn describe(&self) -> Arc<Description> {
+        let description = Arc::new(self.driver.describe().await);
+        *self.said() = description.clone();
+        description
+    }
+
+    fn said(&self) -> MutexGuard<'_, Arc<Description>> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drivers {
@@ -78,7 +97,7 @@ impl Drivers {
             name,
             Registered {
                 driver,
-                description,
+                said: Arc::new(Mutex::new(Arc::new(description))),
             },
         );
     }

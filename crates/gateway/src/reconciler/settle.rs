@@ -123,14 +123,12 @@ impl Reconciler {
     }
 
     fn lost_request_life(&self, sandbox: &Sandbox) -> Duration {
-        let registered = self.drivers.get(&sandbox.spec.driver);
-        let modes = registered.map(|registered| &registered.description.modes);
-        modes
-            .into_iter()
-            .flatten()
-            .map(|mode| mode.lost_request_life)
-            .max()
-            .unwrap_or_default()
+        let Some(registered) = self.drivers.get(&sandbox.spec.driver) else {
+            return Duration::ZERO;
+        };
+        let description = registered.description();
+        let lives = description.modes.iter().map(|mode| mode.lost_request_life);
+        lives.max().unwrap_or_default()
     }
 
     /// Remembers whether the request that was just sent may still be on its way.

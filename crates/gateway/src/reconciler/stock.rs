@@ -59,7 +59,7 @@ impl Reconciler {
                     }
                 }
                 Err(error) => {
-                    let driver = &registered.description.name;
+                    let driver = &registered.description().name;
                     tracing::warn!(driver, %error, "the backend could not be listed");
                     done = false;
                 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use overwinter_client::SandboxRef;
+use overwinter_client::raw::OperationKind as Kind;
 
 use super::verbs::waited;
 use crate::context::Context;
@@ -102,7 +103,7 @@ pub(crate) async fn run(context: &Context, args: Create) -> Result<u8, Failure> 
     let made = if args.no_wait {
         create.accept().await?.sandbox()
     } else {
-        let wait = waited(create.clone().accept(), create.wait());
+        let wait = waited(client, sandbox.as_ref(), Kind::Create, create.wait());
         progress::waiting(client, "creating", sandbox.as_ref(), wait)
             .await?
             .sandbox

@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use overwinter_client::{Accepted, Achieved, Done, Error, Phase, SandboxRef};
+use overwinter_client::raw::OperationKind as Kind;
+use overwinter_client::{Accepted, Achieved, Client, Done, Error, Phase, SandboxRef};
 
 use super::DepthArg;
 use crate::context::Context;
@@ -85,7 +86,13 @@ pub(crate) async fn suspend(context: &Context, args: Suspend) -> Result<u8, Fail
         if args.no_wait {
             return Ok(accepted(&suspend.accept().await?));
         }
-        let done = waited(suspend.clone().accept(), suspend.wait()).await?;
+        let done = waited(
+            &context.client,
+            Some(sandbox),
+            Kind::Suspend,
+            suspend.wait(),
+        )
+        .await?;
         if args.reclaim {
             return Ok(given_back(&done));
         }
@@ -103,7 +110,8 @@ pub(crate) async fn resume(context: &Context, args: Resume) -> Result<u8, Failur
         if args.no_wait {
             return Ok(accepted(&resume.accept().await?));
         }
-        Ok(told(&waited(resume.clone().accept(), resume.wait()).await?))
+        let done = waited(&context.client, Some(sandbox), Kind::Resume, resume.wait());
+        Ok(told(&done.await?))
     })
     .await
 }
@@ -114,7 +122,8 @@ pub(crate) async fn start(context: &Context, args: Start) -> Result<u8, Failure>
         if args.no_wait {
             return Ok(accepted(&start.accept().await?));
         }
-        Ok(told(&waited(start.clone().accept(), start.wait()).await?))
+        let done = waited(&context.client, Some(sandbox), Kind::Start, start.wait());
+        Ok(told(&done.await?))
     })
     .await
 }
@@ -125,10 +134,8 @@ pub(crate) async fn delete(context: &Context, args: Delete) -> Result<u8, Failur
         if args.no_wait {
             return Ok(accepted(&delete.accept().await?));
         }
-        Ok(with_remarks(
-            "deleted".to_owned(),
-            &waited(delete.clone().accept(), delete.wait()).await?,
-        ))
+        let done = waited(&context.client, Some(sandbox), Kind::Delete, delete.wait());
+        Ok(with_remarks("deleted".to_owned(), &done.await?))
     })
     .await
 }
@@ -205,12 +212,12 @@ async fn all(
     Ok(0)
 }
 
-/// Waits for a verb. A signal leaves it, and tells what goes on without us.
-///
-/// `again` is the same call under the same idempotency key, so its answer is the operation that is
-/// being waited for, which is known to nobody here until then.
+/// Waits for a verb. A signal leaves it, and tells what goes on without us, as far as that can be
+/// seen: a call that has not arrived is not made by whoever wanted to leave.
 pub(super) async fn waited(
-    again: impl Future<Output = Result<Accepted, Error>>,
+    client: &Client,
+    sandbox: Option<&SandboxRef>,
+    kind: Kind,
     wait: impl Future<Output = Result<Done, Error>>,
 ) -> Result<Done, Failure> {
     let mut signals = Signals::new().map_err(|error| Failure::local("signals", error))?;
@@ -220,13 +227,24 @@ pub(super) async fn waited(
         signal = signals.end() => signal,
     };
     let operation = tokio::select! {
-        answer = tokio::time::timeout(FAREWELL, again) => match answer {
-            Ok(answer) => answer?.operation().map(|operation| operation.id().to_owned()),
-            Err(_) => None,
-        },
+        found = tokio::time::timeout(FAREWELL, under_way(client, sandbox, kind)) => {
+            found.unwrap_or_default()
+        }
         _ = signals.end() => None,
     };
     Err(Failure::Left { signal, operation })
+}
+
+/// The id of the newest operation of that kind that has not ended.
+async fn under_way(client: &Client, sandbox: Option<&SandboxRef>, kind: Kind) -> Option<String> {
+    let now = client.get(sandbox?.clone()).await.ok()?;
+    let now = now.raw();
+    let newest_first = [now.waiting.as_option(), now.running.as_option()];
+    let mut of_kind = newest_first
+        .into_iter()
+        .flatten()
+        .filter(|it| it.kind == kind);
+    of_kind.next().map(|operation| operation.id.clone())
 }
 
 fn accepted(answer: &Accepted) -> String {
