@@ -2,9 +2,12 @@
 //!
 //! A command that leaves nothing behind takes none of them: the kernel ends it at once, also where
 //! it waits for a reader of its output. Only what has something to pass on, to tell or to remove
-//! asks for them here.
+//! asks for them here, and when that is done they end us as before: the handlers stay, so a thread of
+//! its own does it.
 
 use std::io;
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -12,6 +15,10 @@ use tokio::time::Instant;
 
 /// Three signals within this are one person's insisting.
 const INSISTING: Duration = Duration::from_secs(3);
+
+/// How many there are that take the signals.
+static TAKERS: AtomicUsize = AtomicUsize::new(0);
+static RELEASED: Once = Once::new();
 
 pub(crate) enum Asked {
     /// By number; it would have ended us.
@@ -29,8 +36,14 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// From here on these signals come here instead of ending us.
+    /// From here on these signals come here instead of ending us, until this is dropped.
     pub(crate) fn new() -> io::Result<Self> {
+        let signals = Self::listen()?;
+        TAKERS.fetch_add(1, Ordering::AcqRel);
+        Ok(signals)
+    }
+
+    fn listen() -> io::Result<Self> {
         let ignored = ignored();
         let listen = |kind: SignalKind| {
             // Whoever started us asked that it does nothing: nohup, or a shell's background job.
@@ -66,6 +79,39 @@ impl Signals {
             }
         }
     }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        if TAKERS.fetch_sub(1, Ordering::AcqRel) == 1 {
+            RELEASED.call_once(release);
+        }
+    }
+}
+
+/// Lets the signals end us again whenever nobody takes them. Where there is no room for that they do
+/// nothing, and the command is at its end anyway.
+fn release() {
+    let begun = std::thread::Builder::new().name("signals".to_owned());
+    let _ = begun.spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let Ok(runtime) = { runtime }.enable_io().build() else {
+            return;
+        };
+        runtime.block_on(async {
+            let Ok(signals) = Signals::listen() else {
+                return;
+            };
+            // It takes none that another has asked for.
+            let mut signals = std::mem::ManuallyDrop::new(signals);
+            loop {
+                let signal = signals.end().await;
+                if TAKERS.load(Ordering::Acquire) == 0 {
+                    std::process::exit(i32::from(exit_code(signal)));
+                }
+            }
+        });
+    });
 }
 
 const INTERRUPT: i32 = SignalKind::interrupt().as_raw_value();

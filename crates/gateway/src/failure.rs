@@ -113,9 +113,19 @@ pub(crate) fn misunderstood(error: &clap::Error) -> ExitCode {
             // The help alone, where a command was left out.
             None => format!("a command is missing\n\n{said}"),
         };
+        // What was typed in may hold what a terminal would act on.
+        let line = |line: &str| -> String {
+            let each = line.chars();
+            each.flat_map(|c| match c.is_control() {
+                true => c.escape_default().collect::<Vec<_>>(),
+                false => vec![c],
+            })
+            .collect()
+        };
+        let lines: Vec<_> = said.trim_end().lines().map(line).collect();
         let text = format!(
             "error[USAGE]: {}\n  next: overwinter-gateway --help\n",
-            said.trim_end()
+            lines.join("\n")
         );
         let _ = stderr.lock().write_all(text.as_bytes());
     }

@@ -157,7 +157,7 @@ impl Open {
     /// ends no compute.
     pub async fn serve(self, stop: impl Future<Output = ()>) {
         server::serve(self.listener, self.services, stop).await;
-        let running = self.api.reconciler.tasks.len();
+        let running = self.api.reconciler.at_work();
         if running > 0 {
             tracing::info!(
                 running,

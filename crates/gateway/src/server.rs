@@ -21,6 +21,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use overwinter_api::content::{self, DivertedBody};
 use overwinter_api::v1;
+use rustix::fs::{Mode, OFlags};
 use tokio::net::{UnixListener, UnixStream};
 use tower::Service;
 
@@ -167,11 +168,11 @@ pub fn bind(path: &Path) -> Result<UnixListener, ServerError> {
         Err(_) => std::fs::remove_file(path).map_err(io)?,
     }
     // Made unreachable by its mode from the first moment: bound aside, then renamed into place.
-    let aside = folder.join(format!(".gateway.{}.new", std::process::id()));
-    // A leftover of an earlier process with this id is nobody's.
-    let _ = std::fs::remove_file(&aside);
+    // Under a name of its own: others may be at it, and have this process's id in a namespace of theirs.
+    let aside = folder.join(format!(".{}.new", uuid::Uuid::new_v4().simple()));
     // Its path may be longer than that of the socket, which may be as long as one can be.
-    let open = std::fs::File::open(folder).map_err(io)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = rustix::fs::open(folder, flags, Mode::empty()).map_err(|error| io(error.into()))?;
     let short = Path::new("/proc/self/fd")
         .join(open.as_raw_fd().to_string())
         .join(aside.file_name().unwrap_or_default());

@@ -9,7 +9,7 @@ use overwinter_client::{Client, Code, Depth, Phase, Policy, SandboxRef};
 use overwinter_tests::Gateway;
 use overwinter_tests::compute::Compute;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::api::{call, curl};
 use crate::{STUCK, create, refused, settled, sh, with_sandbox};
@@ -175,13 +175,51 @@ async fn a_supervisor_that_does_not_answer_is_told_of() -> anyhow::Result<()> {
     silent(client.files("box").stat("/").await.map(drop))?;
     silent(client.files("box").list("/").await.map(drop))?;
     silent(client.files("box").remove("/nothing", false).await)?;
+    silent(client.files("box").read("/etc/passwd").await.map(drop))?;
+    let more_than_is_in_flight = vec![7; 64 << 20];
+    let written = client.files("box").write("/workspace/a");
+    silent(written.bytes(more_than_is_in_flight).await.map(drop))?;
     // It answers again, and so does its sandbox.
     kill_process(pid1, Signal::CONT)?;
-    ensure!(sh(&client, "box", "echo hello").await? == "hello\n");
+    ensure!(sh(&client, "box", "echo hello; ls /workspace").await? == "hello\n");
     // And whatever it does, its sandbox can be deleted.
     kill_process(pid1, Signal::STOP)?;
     gone(&client, &id).await?;
     gateway.end().await
+}
+
+/// Sends the messages of a stream, and answers with what it ends with.
+async fn stream(gateway: &Gateway, method: &str, messages: &[Value]) -> anyhow::Result<Value> {
+    let mut body = Vec::new();
+    for message in messages {
+        let message = message.to_string();
+        body.push(0);
+        body.extend(u32::try_from(message.len())?.to_be_bytes());
+        body.extend(message.bytes());
+    }
+    let file = gateway.folder().join("stream");
+    std::fs::write(&file, body)?;
+    let answer = tokio::process::Command::new("curl")
+        .args(["--silent", "--http2-prior-knowledge", "--max-time", "30"])
+        .args(["--header", "Content-Type: application/connect+json"])
+        .arg("--data-binary")
+        .arg(format!("@{}", file.display()))
+        .arg("--unix-socket")
+        .arg(gateway.socket())
+        .arg(format!("http://overwinter/overwinter.v1.{method}"))
+        .output()
+        .await?
+        .stdout;
+    let mut rest = &answer[..];
+    while let Some((&[_, a, b, c, d], message)) = rest.split_first_chunk() {
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        let (message, after) = message.split_at_checked(length).context("it is cut")?;
+        if after.is_empty() {
+            return Ok(serde_json::from_slice(message)?);
+        }
+        rest = after;
+    }
+    anyhow::bail!("no stream: {}", String::from_utf8_lossy(&answer))
 }
 
 #[tokio::test]
@@ -217,6 +255,26 @@ async fn json_with_a_field_that_is_not_there_is_refused() -> anyhow::Result<()> 
         let message = answer["message"].as_str().unwrap_or_default();
         ensure!(message.contains(words), "{answer}");
     }
+    // Of a stream each message is.
+    let start = json!({"start": {"sandbox": by, "process": {"command": ["cat"], "stdin": true}}});
+    let last = stream(
+        &gateway,
+        "ProcessService/Exec",
+        &[start, json!({"singal": 15})],
+    )
+    .await?;
+    ensure!(last["error"]["code"] == "invalid_argument", "{last}");
+    ensure!(last.to_string().contains("singal"), "{last}");
+    let start = json!({"start": {"sandbox": by, "path": {"text": "a"}}});
+    let last = stream(
+        &gateway,
+        "FileService/WriteFile",
+        &[start, json!({"dta": "eA=="})],
+    )
+    .await?;
+    ensure!(last.to_string().contains("dta"), "{last}");
+    ensure!(sh(&client, "box", "ls /workspace").await?.is_empty());
+
     let after = client.get("box").await?;
     ensure!(after.raw().revision == before.raw().revision, "{after:?}");
     // By either of a field's names, as protobuf has it.

@@ -11,10 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 
-use crate::with_sandbox;
+use crate::{STUCK, with_sandbox};
 
-/// What is at once, on a machine that has other work.
-const AT_ONCE: Duration = Duration::from_secs(5);
 /// By then a client that will wait does.
 const WAITS: Duration = Duration::from_millis(500);
 
@@ -35,7 +33,7 @@ async fn ends(mut child: Child, signals: &[Signal]) -> anyhow::Result<String> {
         ensure!(child.try_wait()?.is_none(), "it has ended by itself");
         send(child.id().context("it has ended")?, *signal)?;
     }
-    let ended = tokio::time::timeout(AT_ONCE, child.wait_with_output()).await;
+    let ended = tokio::time::timeout(STUCK, child.wait_with_output()).await;
     let ended = ended.with_context(|| format!("{signals:?} do not end it"))??;
     let last = signals.last().context("no signal")?;
     ensure!(

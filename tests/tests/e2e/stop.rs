@@ -1,18 +1,16 @@
 //! A gateway that is asked to end while something runs, and asked again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use overwinter_client::{Depth, Phase};
+use overwinter_client::{Depth, Outcome, Phase};
 use overwinter_tests::Gateway;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{STUCK, with_sandbox};
 
 /// Longer than anything is waited for here.
-const HOOK: &str = "sleep 8";
-/// What is at once, on a machine that has other work.
-const AT_ONCE: Duration = Duration::from_secs(4);
+const HOOK: &str = "sleep 600";
 
 fn send(gateway: &Gateway, signal: Signal) -> anyhow::Result<()> {
     let pid = gateway.pid().context("no gateway runs")?;
@@ -22,8 +20,8 @@ fn send(gateway: &Gateway, signal: Signal) -> anyhow::Result<()> {
 
 /// Waits until its log has this.
 async fn says(gateway: &Gateway, words: &str) -> anyhow::Result<()> {
-    let said = tokio::time::timeout(AT_ONCE, async {
-        // No event tells that another process has written.
+    let said = tokio::time::timeout(STUCK, async {
+        // Its log is looked at until then: a test's own way.
         while !gateway.log_tail().contains(words) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -37,7 +35,7 @@ async fn asked_once_it_says_what_it_waits_for_and_asked_again_it_waits_no_more()
 -> anyhow::Result<()> {
     for signal in [Signal::INT, Signal::TERM] {
         let (mut gateway, client) = with_sandbox("box").await?;
-        let update = ["sandbox", "update", "box", "--hook-timeout", "30s"];
+        let update = ["sandbox", "update", "box", "--hook-timeout", "700s"];
         let update = [&update[..], &["--pre-suspend-hook", HOOK]].concat();
         gateway.say(update).await?.well()?;
         let accepted = client.suspend("box").depth(Depth::Freeze).accept().await?;
@@ -53,21 +51,24 @@ async fn asked_once_it_says_what_it_waits_for_and_asked_again_it_waits_no_more()
             gateway.log_tail().contains("asked once more"),
             "it does not say how to end it"
         );
-        let asked = Instant::now();
         send(&gateway, signal)?;
-        let status = gateway.ended(AT_ONCE).await?;
+        let status = gateway.ended(STUCK).await?;
         ensure!(
             status.code() == Some(128 + signal.as_raw()),
-            "{signal:?}: {status} after {:?}",
-            asked.elapsed()
+            "{signal:?}: {status}"
         );
 
-        // As after a crash: the operation is there, and goes on.
+        // As after a crash: the operation is there, and goes on until it is turned back.
         gateway.run().await?;
         let client = gateway.client();
+        ensure!(client.get("box").await?.phase() == Phase::Suspending);
+        client.resume("box").wait().await?;
         let ended = client.wait_operation(operation.id(), Some(STUCK)).await?;
-        ended.achieved()?;
-        ensure!(client.get("box").await?.phase() == Phase::Suspended);
+        ensure!(
+            matches!(ended.outcome(), Some(Outcome::TurnedBack { .. })),
+            "{ended:?}"
+        );
+        ensure!(client.get("box").await?.phase() == Phase::Ready);
         gateway.end().await?;
     }
     Ok(())
@@ -76,9 +77,7 @@ async fn asked_once_it_says_what_it_waits_for_and_asked_again_it_waits_no_more()
 #[tokio::test]
 async fn with_nothing_to_wait_for_it_ends_at_once_and_well() -> anyhow::Result<()> {
     let mut gateway = Gateway::start().await?;
-    let asked = Instant::now();
     gateway.stop().await?;
-    ensure!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
     ensure!(gateway.log_tail().contains("stopping: nothing runs"));
     gateway.end().await
 }

@@ -1,6 +1,6 @@
 //! Files inside sandboxes.
 
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
 
 use buffa::MessageField;
 use connectrpc::{
@@ -9,13 +9,13 @@ use connectrpc::{
 };
 use futures::StreamExt;
 use overwinter_api::{supervisor as wire, v1};
+use overwinter_driver::AgentError;
 
 use super::{Api, ApiError};
-use crate::dataplane::files::{info, path, reading, writing, written};
+use crate::dataplane::files::{
+    PIECE, Taking, WHOLE, WaitsFor, info, noting, path, reading, writing, written,
+};
 use crate::sessions::Admission;
-
-/// Of a folder with all that is in it, which may be millions of files.
-const LONGEST_REMOVAL: Duration = Duration::from_secs(600);
 
 impl Api {
     async fn admit_file(
@@ -47,7 +47,9 @@ impl v1::FileService for Api {
             .await?;
         let stream = self.asked(admission.session.agent.read_file(read)).await?;
         admission.entered();
-        Response::ok(reading(stream, admission).boxed())
+        let ports = self.reconciler.ports.clone();
+        let patience = self.patience() * PIECE;
+        Response::ok(reading(ports, patience, stream, admission).boxed())
     }
 
     async fn write_file<'a>(
@@ -72,7 +74,9 @@ impl v1::FileService for Api {
             .await?;
         let agent = admission.session.agent.clone();
         // On its way once the connection takes its first message: what comes later comes behind it.
-        let writing = writing(write, requests);
+        let refused = Arc::new(OnceLock::new());
+        let taking = Arc::new(Taking::default());
+        let writing = noting(writing(write, requests, refused.clone()), taking.clone());
         let (taken, mut reached) = tokio::sync::oneshot::channel();
         let mut taken = Some(taken);
         let input = writing.inspect(move |_| {
@@ -84,13 +88,25 @@ impl v1::FileService for Api {
         let write = agent.write_file(input.boxed());
         tokio::pin!(write);
         let answer = loop {
+            let before = taking.now();
+            let patience = self.patience() * before.1.patience();
+            let patience = self.reconciler.ports.clock.sleep(patience);
             tokio::select! {
                 biased;
                 answer = &mut write => break answer,
                 Ok(()) = &mut reached, if !reached.is_terminated() => admission.entered(),
+                () = patience => {
+                    if before.1 != WaitsFor::Client && taking.now() == before {
+                        break Err(AgentError::TimedOut);
+                    }
+                }
             }
         };
-        let file = MessageField::some(info(answer.map_err(ApiError::from)?));
+        let answer = match (answer, refused.get()) {
+            (Err(_), Some(refused)) => return Err(refused.clone()),
+            (answer, _) => answer.map_err(ApiError::from)?,
+        };
+        let file = MessageField::some(info(answer));
         Response::ok(v1::WriteFileResponse { info: file })
     }
 
@@ -186,13 +202,10 @@ impl v1::FileService for Api {
         let admission = self
             .admit_file(request.sandbox.into_option(), "remove_file")
             .await?;
-        let all_of_it = remove.recursive;
+        // A folder may hold millions of files.
+        let times = if remove.recursive { WHOLE } else { 1 };
         let removed = admission.session.agent.remove_file(remove);
-        if all_of_it {
-            self.asked_within(LONGEST_REMOVAL, removed).await?;
-        } else {
-            self.asked(removed).await?;
-        }
+        self.asked_within(self.patience() * times, removed).await?;
         Response::ok(v1::RemoveFileResponse {})
     }
 }

@@ -128,8 +128,12 @@ impl Api {
         &self,
         call: impl Future<Output = AgentResult<T>>,
     ) -> Result<T, ApiError> {
-        let patience = Duration::from_millis(self.reconciler.deadlines.agent_ms);
-        self.asked_within(patience, call).await
+        self.asked_within(self.patience(), call).await
+    }
+
+    /// For one call of a supervisor.
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_millis(self.reconciler.deadlines.agent_ms)
     }
 
     pub(crate) async fn asked_within<T>(

@@ -138,6 +138,10 @@ async fn run(
                 let _ = out.send(Err(ApiError::from(error).into())).await;
                 return;
             }
+            End::Refused(error) => {
+                let _ = out.send(Err(error)).await;
+                return;
+            }
             End::Lost => {}
         }
         // A call hears of the end of its connection before the slot does. Given the same session
@@ -185,6 +189,8 @@ enum End {
     /// The exit was passed on, or the client has ended it.
     Finished,
     Failed(AgentError),
+    /// The client has sent what is no request, or has gone away.
+    Refused(ConnectError),
     /// The connection to the supervisor has ended.
     Lost,
 }
@@ -284,7 +290,7 @@ async fn feed(
             },
             // The client has no more to say and reads on.
             None => return std::future::pending().await,
-            Some(Err(_)) => return End::Finished,
+            Some(Err(error)) => return End::Refused(error),
         };
         if input
             .send(wire::ExecRequest {

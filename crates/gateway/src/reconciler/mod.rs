@@ -238,6 +238,12 @@ impl Reconciler {
         });
     }
 
+    /// Sandboxes whose operation is being carried out.
+    #[must_use]
+    pub fn at_work(&self) -> usize {
+        self.owners().at_work.len()
+    }
+
     /// What was just committed is on the disk in a moment, by the next commit that waits for it or by
     /// this.
     pub(crate) fn sync_soon(&self) {
