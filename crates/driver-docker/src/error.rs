@@ -55,12 +55,22 @@ pub enum DockerError {
     BrokenOff,
 }
 
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
 impl DockerError {
     /// For a call that has not begun to change anything, or has seen that nothing has changed.
     pub(crate) fn without_effect(self) -> DriverError {
         match self {
             Self::ImageMissing { .. } => DriverError::Missing(self.to_string()),
             Self::Lost(_) | Self::Unreadable(_) => self.unsettled(),
+            Self::Io { ref source, .. } if is_full(source) => {
+                DriverError::NoSpace(self.to_string())
+            }
             Self::Away { .. }
             | Self::AnotherDaemon { .. }
             | Self::Answered { .. }

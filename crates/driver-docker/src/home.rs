@@ -86,6 +86,12 @@ impl Home {
         if !workspace.is_dir() {
             folder(&workspace, 0o755)?;
             chown(&workspace, Some(base), Some(base)).at("giving away", &workspace)?;
+            // A sandbox whose create was answered is there after a power loss.
+            let all = dir.0.parent().map(Path::to_owned);
+            for path in [workspace, dir.0].into_iter().chain(all) {
+                let opened = fs::File::open(&path).at("opening", &path)?;
+                opened.sync_all().at("syncing", &path)?;
+            }
         }
         Ok(())
     }

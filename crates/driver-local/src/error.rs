@@ -69,15 +69,20 @@ pub enum LocalError {
 }
 
 fn io_text(doing: &str, path: &Path, source: &io::Error) -> String {
-    match source.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            format!(
-                "no space left on the filesystem of {} ({doing})",
-                path.display()
-            )
-        }
-        _ => format!("{doing} {}: {source}", path.display()),
+    if is_full(source) {
+        return format!(
+            "no space left on the filesystem of {} ({doing})",
+            path.display()
+        );
     }
+    format!("{doing} {}: {source}", path.display())
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 impl LocalError {
@@ -86,6 +91,9 @@ impl LocalError {
     pub fn without_effect(self) -> DriverError {
         match self {
             Self::ImageMissing { .. } => DriverError::Missing(self.to_string()),
+            Self::Io { ref source, .. } if is_full(source) => {
+                DriverError::NoSpace(self.to_string())
+            }
             Self::Io { .. }
             | Self::Damaged { .. }
             | Self::Runtime { .. }

@@ -258,7 +258,7 @@ async fn full_disk(bed: &mut Bed, disk: &Path) -> Outcome {
         .create(&bed.effect(b, 1, 1), &bed.spec(), &credentials(b, 1))
         .await;
     match refused {
-        Err(DriverError::Rejected(text)) => assert!(text.contains("no space left on"), "{text}"),
+        Err(DriverError::NoSpace(text)) => assert!(text.contains("no space left on"), "{text}"),
         other => return Err(format!("{other:?}").into()),
     }
     let seen = bed.driver.observe(b).await?;

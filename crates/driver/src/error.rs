@@ -1,4 +1,4 @@
-//! The six ways in which a driver fails. Nothing is matched by message text.
+//! The seven ways in which a driver fails. Nothing is matched by message text.
 
 /// What a driver's call may end with, besides success.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -6,6 +6,9 @@ pub enum DriverError {
     /// Refused, and surely without any effect.
     #[error("{0}")]
     Rejected(String),
+    /// The disk that it needs room on is full. Without any effect.
+    #[error("{0}")]
+    NoSpace(String),
     /// This driver, or this configuration of it, never does this.
     #[error("not supported: {0}")]
     Unsupported(String),
@@ -29,6 +32,7 @@ impl DriverError {
     pub const fn surely_no_effect(&self) -> bool {
         match self {
             Self::Rejected(_)
+            | Self::NoSpace(_)
             | Self::Unsupported(_)
             | Self::Missing(_)
             | Self::Unusable { .. }

@@ -44,6 +44,8 @@ reasons! {
     Unsupported = "UNSUPPORTED", "see `overwinter driver list` for what the driver can do";
     /// The driver refused, surely without an effect.
     DriverRejected = "DRIVER_REJECTED", "mend what the message names, then try again";
+    /// The disk that the driver keeps storage on is full; nothing was changed.
+    DiskFull = "DISK_FULL", "make room on the disk of the data folder; deletes are still carried out";
     /// The driver's lock or backend did not answer in time.
     DriverTimeout = "DRIVER_TIMEOUT", "see the gateway's log, then try again, or delete the sandbox";
     /// The image is not there or cannot be used.

@@ -36,8 +36,12 @@ pub(crate) fn open(options: &StoreOptions) -> Result<Opened, StoreError> {
             let lock = lock(folder)?;
             let path = folder.join("state.db");
             private_file(&path)?;
+            let mut reserve = Reserve::open(folder);
+            if reserve.is_needed() {
+                reserve.release();
+            }
             let conn = Connection::open(&path)?;
-            (conn, Some(path), Some(lock), Some(Reserve::open(folder)))
+            (conn, Some(path), Some(lock), Some(reserve))
         }
     };
     let meta = match prepare(&mut conn, options) {

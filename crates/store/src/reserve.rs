@@ -27,6 +27,18 @@ impl Reserve {
         reserve
     }
 
+    /// Whether the disk is so full that what SQLite maps of it may not be there: it makes that file by
+    /// a byte for each page (sqlite.org/walformat.html, the wal-index), and a page that is not all on the
+    /// disk ends the process when it is written to.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.free() < MARGIN
+    }
+
+    fn free(&self) -> u64 {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        statvfs(folder).map_or(0, |at| at.f_bavail.saturating_mul(at.f_frsize))
+    }
+
     /// Whether it was given up.
     pub(crate) const fn is_spent(&self) -> bool {
         !self.held
@@ -46,9 +58,7 @@ impl Reserve {
         if self.held {
             return;
         }
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        let free = statvfs(folder).map_or(0, |at| at.f_bavail.saturating_mul(at.f_frsize));
-        if free < BYTES + MARGIN {
+        if self.free() < BYTES + MARGIN {
             return;
         }
         let made = File::create(&self.path)

@@ -131,7 +131,9 @@ impl Plan {
                 | DriverError::Unsupported(_)
                 | DriverError::Unusable { .. }
                 | DriverError::Fenced => true,
-                DriverError::Rejected(_) | DriverError::Unknown(_) => false,
+                DriverError::Rejected(_) | DriverError::NoSpace(_) | DriverError::Unknown(_) => {
+                    false
+                }
             },
             _ => false,
         };
@@ -260,7 +262,8 @@ const fn of_any_sort(roll: u64) -> Unusable {
 const fn name(fault: &Fault) -> &'static str {
     match fault {
         Fault::Fail(error) => match error {
-            DriverError::Rejected(_) => "Rejected",
+            // It means the same to the core.
+            DriverError::Rejected(_) | DriverError::NoSpace(_) => "Rejected",
             DriverError::Unsupported(_) => "Unsupported",
             DriverError::Missing(_) => "Missing",
             DriverError::Unusable { .. } => "Unusable",

@@ -18,7 +18,7 @@ use overwinter_driver::{
 };
 use overwinter_lifecycle::ids::SandboxId;
 
-use super::storage::{make_layer, make_storage};
+use super::storage::{keep_storage, make_layer, make_storage};
 use super::{effected, owed};
 use crate::artifact::Generation;
 use crate::bundle::Bundle;
@@ -233,11 +233,22 @@ impl Shared {
             mounted,
             network,
         } = scene;
+        // Beside the runtime, which takes longer.
+        let kept = match storage {
+            Storage::Make => {
+                let dir = self.host.layout.sandbox(sandbox);
+                Some(tokio::task::spawn_blocking(move || keep_storage(&dir)))
+            }
+            Storage::Keep => None,
+        };
         {
             let _starting = self.starting.read().await;
             self.host.cgroups.prepare()?;
             let call = self.host.call(&dir, &record, lock, turn.until);
             runtime.run(&call).await?;
+        }
+        if let Some(kept) = kept {
+            kept.await.map_err(|_| LocalError::BrokenOff)??;
         }
         // The sandbox has its own by now, and nobody waits for this.
         let detaching = Arc::clone(&self.host);

@@ -9,6 +9,7 @@ use overwinter_lifecycle::ids::SandboxId;
 
 use crate::error::{At, LocalError};
 use crate::host::{Host, folder};
+use crate::layout::SandboxDir;
 use crate::network::Network;
 
 /// Folders of the root layer and the workspace. Ids on disk are plain: 0 is the sandbox's root.
@@ -52,6 +53,29 @@ pub(super) fn make_storage(
     }
     for path in [&upper, &etc, &dir.workspace()] {
         chown(path, Some(0), Some(0)).at("giving away", path)?;
+    }
+    Ok(())
+}
+
+/// Has what [`make_storage`] made on the disk: a sandbox whose create was answered is there after a
+/// power loss, with storage that can be started on.
+pub(super) fn keep_storage(dir: &SandboxDir) -> Result<(), LocalError> {
+    let upper = dir.root().join("upper");
+    let etc = upper.join("etc");
+    let files = ["hosts", "hostname", "resolv.conf"].map(|file| etc.join(file));
+    let folders = [
+        etc,
+        upper,
+        dir.root().join("work"),
+        dir.root(),
+        dir.workspace(),
+        dir.kept.clone(),
+    ];
+    let all = dir.kept.parent().map(Path::to_owned);
+    // The first waits for all that was made by then; the others find it there.
+    for path in files.into_iter().chain(folders).chain(all) {
+        let opened = fs::File::open(&path).at("opening", &path)?;
+        opened.sync_all().at("syncing", &path)?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use tokio::process::Command;
 
@@ -98,6 +99,9 @@ impl Runtime {
                 Ok(())
             });
         }
+        // Of its own, to be killed with all that it has started for itself; what becomes of the sandbox
+        // is in sessions of its own by then.
+        command.process_group(0);
         let begun = Instant::now();
         let mut child = match command.kill_on_drop(true).spawn() {
             Ok(child) => child,
@@ -109,7 +113,11 @@ impl Runtime {
         let status = match tokio::time::timeout_at(call.until.into(), child.wait()).await {
             Ok(status) => status.at("waiting for", &self.path)?,
             Err(_) => {
-                // It is our unreaped child, so the number is its own.
+                // It is our unreaped child, so the number is its own, and its group's. What is left of
+                // the group would keep the lock.
+                if let Some(group) = child.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
+                    let _ = kill_process_group(group, Signal::KILL);
+                }
                 let _ = child.start_kill();
                 let _ = tokio::time::timeout(Duration::from_secs(5), child.wait()).await;
                 return Err(LocalError::RuntimeHung {

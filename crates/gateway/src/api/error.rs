@@ -151,7 +151,7 @@ const fn code_of(reason: Reason) -> ErrorCode {
         | Reason::ImageChanged
         | Reason::RootLost
         | Reason::ComputeLost => ErrorCode::FailedPrecondition,
-        Reason::CapacityExceeded => ErrorCode::ResourceExhausted,
+        Reason::CapacityExceeded | Reason::DiskFull => ErrorCode::ResourceExhausted,
         Reason::Unsupported => ErrorCode::Unimplemented,
         Reason::ImageUnusable => ErrorCode::InvalidArgument,
         Reason::DriverTimeout | Reason::AttachTimeout => ErrorCode::DeadlineExceeded,

@@ -31,6 +31,7 @@ pub(super) fn fault(error: DriverError) -> Fault {
         DriverError::Rejected(_) | DriverError::Missing(_) | DriverError::Fenced => {
             Reason::DriverRejected
         }
+        DriverError::NoSpace(_) => Reason::DiskFull,
         DriverError::Unusable { why, .. } => match why {
             Unusable::Damaged => Reason::ArtifactDamaged,
             Unusable::Foreign => Reason::ArtifactForeign,

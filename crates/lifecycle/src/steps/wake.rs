@@ -226,7 +226,7 @@ fn cold_start_failed(sandbox: &Sandbox, message: String) -> Action {
 }
 
 fn cold_start_refused(sandbox: &Sandbox, fault: Fault) -> Action {
-    if fault.reason == Reason::RootLost {
+    if matches!(fault.reason, Reason::RootLost | Reason::DiskFull) {
         return asleep_on_storage(sandbox, fault, Vec::new());
     }
     cold_start_failed(sandbox, fault.message)
