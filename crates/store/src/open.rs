@@ -37,9 +37,7 @@ pub(crate) fn open(options: &StoreOptions) -> Result<Opened, StoreError> {
             let path = folder.join("state.db");
             private_file(&path)?;
             let mut reserve = Reserve::open(folder);
-            if reserve.is_needed() {
-                reserve.release();
-            }
+            reserve.lend();
             let conn = Connection::open(&path)?;
             (conn, Some(path), Some(lock), Some(reserve))
         }
