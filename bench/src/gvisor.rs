@@ -11,7 +11,7 @@ const RUNTIME: &str = "runsc";
 /// As the local driver calls it, so that the sentry does the same.
 const FLAGS: [&str; 3] = ["--platform=systrap", "--network=none", "--overlay2=none"];
 /// Longer than any of it takes.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Whether it is installed.
 #[must_use]

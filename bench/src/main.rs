@@ -60,9 +60,12 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     for section in Section::all() {
         if arguments.sections.is_empty() || arguments.sections.contains(&section) {
             eprintln!("measuring {section} …");
-            sections::measure(section, &plan, &mut report)
-                .await
-                .with_context(|| section.to_string())?;
+            let measured = sections::measure(section, &plan, &mut report).await;
+            if let Err(error) = measured {
+                // What was measured until then took its time, and is so all the same.
+                report.print();
+                return Err(error.context(section.to_string()));
+            }
         }
     }
     report.print();

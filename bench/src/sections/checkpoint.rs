@@ -23,7 +23,7 @@ use crate::report::{Bound, Report, Row};
 use crate::stats::{Samples, Steps};
 
 /// In MiB, with full rounds. The largest takes twice as much memory while it is written.
-const SIZES: [(u32, usize); 3] = [(64, 10), (512, 4), (2048, 2)];
+const SIZES: [(u32, usize); 3] = [(64, 6), (512, 3), (2048, 1)];
 
 #[derive(Default)]
 struct Taken {
@@ -66,7 +66,10 @@ async fn one(host: &Host, folder: &Path, mib: u32, rounds: usize) -> anyhow::Res
     memory::run(&client, &id, &script).await?;
     let script = format!("{script}; wait");
     let mut bare = Gvisor::new(&host.image.root, folder.to_owned(), &script)?;
+    let freeze = client.suspend(id.as_str()).depth(Depth::Freeze);
+    freeze.wait().await?;
     bare.start()?;
+    client.resume(id.as_str()).wait().await?;
     let mut taken = Taken::default();
     for _ in 0..rounds {
         bare.pause()?;

@@ -48,6 +48,7 @@ impl<L> Entry<L> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Replaces what is known of its compute; none: it is not known to run.
     pub fn set_live(&self, live: Option<L>) {
         *self.live() = live;
     }
@@ -75,6 +76,7 @@ pub struct Alone<L> {
 }
 
 impl<L> Alone<L> {
+    /// Whose turn it is.
     #[must_use]
     pub const fn entry(&self) -> &Arc<Entry<L>> {
         &self.entry
@@ -100,6 +102,7 @@ impl<L> Turns<L> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What is known of a sandbox; made where nothing is.
     pub fn entry(&self, sandbox: SandboxId) -> Arc<Entry<L>> {
         Arc::clone(self.entries().entry(sandbox).or_default())
     }
@@ -131,7 +134,8 @@ impl<L> Turns<L> {
         lives.collect()
     }
 
-    /// Waits for earlier effects on this sandbox, and refuses smaller keys.
+    /// Waits for earlier effects on this sandbox, and refuses smaller keys. No other begins until what is
+    /// returned is dropped: hold it until the effect has ended.
     ///
     /// # Errors
     /// `Fenced`; `Unknown` when an earlier effect outlasts the deadline; `Rejected` when the ledger cannot

@@ -11,6 +11,7 @@ use crate::types::Changed;
 pub struct Watchers(Mutex<Vec<UnboundedSender<Changed>>>);
 
 impl Watchers {
+    /// Somebody more who is told, until the receiver is dropped.
     pub fn add(&self) -> UnboundedReceiver<Changed> {
         let (sender, receiver) = unbounded();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
