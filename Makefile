@@ -75,7 +75,7 @@ prove-long:
 
 # That the simulation bites: each seeded defect of the real code, until an invariant catches it.
 prove-mutants:
-	cargo run --profile prove --quiet -p overwinter-sim --features mutants --bin overwinter-sim -- --mutants 16
+	cargo run --profile prove --quiet -p overwinter-sim --features mutants --bin overwinter-sim -- --mutants 32
 
 # The real gateway on this host, with SIGKILL of everything that takes part in a sandbox's life.
 torture: build

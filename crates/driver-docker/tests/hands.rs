@@ -108,6 +108,7 @@ async fn what_others_do_just_before_a_freeze() {
         stage.proxy.events(Events::Pass);
         match hand {
             Hand::Pauses => drop(subject.resume(Depth::Freeze, &frozen.reference).await),
+            Hand::Removes => drop(subject.start_anew().await),
             _ => drop(subject.start().await),
         }
         subject.delete().await;
@@ -154,8 +155,10 @@ async fn what_others_do_just_before_a_thaw() {
             ),
         }
         stage.proxy.events(Events::Pass);
-        if hand != Hand::Unpauses {
-            subject.start().await;
+        match hand {
+            Hand::Unpauses => {}
+            Hand::Removes => drop(subject.start_anew().await),
+            _ => drop(subject.start().await),
         }
         subject.delete().await;
     }

@@ -114,7 +114,21 @@ impl<'a, B: Backend> Subject<'a, B> {
     }
 
     pub async fn start(&mut self) -> Arc<dyn Agent> {
+        self.start_with(EffectOptions::default()).await
+    }
+
+    /// On a new root layer, where the one that was kept is gone.
+    pub async fn start_anew(&mut self) -> Arc<dyn Agent> {
+        let anew = EffectOptions {
+            new_root: true,
+            ..EffectOptions::default()
+        };
+        self.start_with(anew).await
+    }
+
+    async fn start_with(&mut self, options: EffectOptions) -> Arc<dyn Agent> {
         let (ctx, credentials) = self.next_incarnation(EffectKind::Start);
+        let ctx = EffectContext { options, ..ctx };
         let driver = self.backend.driver();
         let started = driver.start(&ctx, &self.spec, &credentials).await;
         started.expect("start");
