@@ -253,7 +253,8 @@ async fn tag_moves(flavor: Flavor) -> anyhow::Result<()> {
                 .replace('-', "");
             stage.daemon.remove(&format!("overwinter-{id}")).await?;
         }
-        stage.ow(&["sandbox", "resume", "one"]).await?;
+        let wake = if remove { "start" } else { "resume" };
+        stage.ow(&["sandbox", wake, "one"]).await?;
         ensure!(stage.mark("one").await? == "old", "it has changed");
         let now = digest(&stage.ow(&["sandbox", "get", "one"]).await?);
         ensure!(now == before, "{now}");
