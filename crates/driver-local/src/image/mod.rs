@@ -208,9 +208,17 @@ fn find(layout: &Layout, image: &str) -> Result<Source, LocalError> {
             Err(error) => return Err(error).at("looking at", candidate),
         }
     }
-    Err(missing(
-        candidates.first().map_or(Path::new(path), PathBuf::as_path),
-    ))
+    if path.starts_with('/') {
+        return Err(missing(Path::new(path)));
+    }
+    Err(LocalError::ImageMissing {
+        image: image.to_owned(),
+        message: format!(
+            "there is none of that name in {}, and this driver fetches none: give the path of a folder or \
+             a rootfs tar, as ./{path}, or `host`",
+            layout.images().display()
+        ),
+    })
 }
 
 fn is_name(text: &str) -> bool {

@@ -437,7 +437,7 @@ impl Api {
         })?;
         if spec.image.is_empty() {
             return Err(ApiError::invalid(
-                "spec.image is missing: a folder or a rootfs tar",
+                "spec.image is missing (--image): a folder, a rootfs tar, or a name that the driver knows",
             ));
         }
         let labels = request.labels.into_iter().collect();
