@@ -2,26 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../client/tests/support/mod.rs"]
-mod support;
+mod common;
 
 use std::process::{Output, Stdio};
 
-use support::{Fake, Served};
+use common::support::{Fake, Served};
+use common::{overwinter, send};
+use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, Command};
-
-fn overwinter(served: &Served, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_overwinter"));
-    command
-        .args(arguments)
-        .env("OVERWINTER_SOCKET", &served.socket)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    command
-}
 
 async fn run(served: &Served, arguments: &[&str]) -> Output {
     overwinter(served, arguments).output().await.unwrap()
@@ -29,11 +17,6 @@ async fn run(served: &Served, arguments: &[&str]) -> Output {
 
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
-}
-
-fn interrupt(child: &Child) {
-    let pid = rustix::process::Pid::from_raw(child.id().unwrap() as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -242,7 +225,7 @@ async fn an_interrupt_goes_to_the_process() {
     while !started() {
         tokio::task::yield_now().await;
     }
-    interrupt(&child);
+    send(&child, Signal::INT);
     let ended = child.wait_with_output().await.unwrap();
     assert_eq!(ended.status.code(), Some(130));
     assert_eq!(served.fake.state().signals, [2]);
@@ -302,7 +285,7 @@ async fn a_terminal_is_raw_while_a_command_runs_on_it_and_as_before_afterwards()
         assert!(child.try_wait().unwrap().is_none());
         tokio::task::yield_now().await;
     }
-    interrupt(&child);
+    send(&child, Signal::INT);
     assert_eq!(child.wait().await.unwrap().code(), Some(130));
     assert_eq!(modes(), before);
 }

@@ -2,25 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../client/tests/support/mod.rs"]
-mod support;
+mod common;
 
-use std::process::{Output, Stdio};
+use std::process::Output;
 
-use support::{Fake, Served};
-use tokio::process::Command;
-
-fn overwinter(served: &Served, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_overwinter"));
-    command
-        .args(arguments)
-        .env("OVERWINTER_SOCKET", &served.socket)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    command
-}
+use common::overwinter;
+use common::support::Fake;
 
 /// The first line, which has the code, and the last, which says what to do.
 fn told(output: &Output) -> (String, String) {

@@ -2,37 +2,20 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../client/tests/support/mod.rs"]
-mod support;
+mod common;
 
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
-use support::{Fake, Served};
+use common::support::{Fake, Served};
+use common::{overwinter, send};
+use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
 /// More than anything here takes: what is not done by then is stuck.
 const LONG: Duration = Duration::from_secs(60);
-
-fn overwinter(served: &Served, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_overwinter"));
-    command
-        .args(arguments)
-        .env("OVERWINTER_SOCKET", &served.socket)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    command
-}
-
-fn send(child: &Child, signal: Signal) {
-    let pid = Pid::from_raw(child.id().unwrap() as i32).unwrap();
-    kill_process(pid, signal).unwrap();
-}
 
 /// As a shell has it.
 fn code(status: ExitStatus) -> i32 {
