@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bollard::errors::Error as Bollard;
-use overwinter_driver::DriverError;
 use overwinter_driver::door::DoorError;
+use overwinter_driver::{DriverError, is_full};
 
 /// A step that did not work.
 #[derive(Debug, thiserror::Error)]
@@ -53,13 +53,6 @@ pub enum DockerError {
     Credentials { path: PathBuf, why: String },
     #[error("the work was broken off")]
     BrokenOff,
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
 }
 
 impl DockerError {

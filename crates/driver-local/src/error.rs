@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use overwinter_driver::DriverError;
 use overwinter_driver::door::DoorError;
+use overwinter_driver::{DriverError, is_full};
 
 use crate::network::NoNetwork;
 
@@ -76,13 +76,6 @@ fn io_text(doing: &str, path: &Path, source: &io::Error) -> String {
         );
     }
     format!("{doing} {}: {source}", path.display())
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
 }
 
 impl LocalError {

@@ -1,5 +1,7 @@
 //! The seven ways in which a driver fails. Nothing is matched by message text.
 
+use std::io;
+
 /// What a driver's call may end with, besides success.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriverError {
@@ -24,6 +26,16 @@ pub enum DriverError {
     /// It may or may not have happened, or may still happen: observe.
     #[error("outcome unknown: {0}")]
     Unknown(String),
+}
+
+/// Whether a failure of the operating system's is [`DriverError::NoSpace`]: no room on the disk, or in
+/// what one may have of it.
+#[must_use]
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 impl DriverError {

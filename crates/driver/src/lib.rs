@@ -33,7 +33,7 @@ pub mod watchers;
 pub use agent::{Agent, AgentError};
 pub use attach::{AttachPort, Credentials, Peer, Token};
 pub use driver::Driver;
-pub use error::{DriverError, Unusable};
+pub use error::{DriverError, Unusable, is_full};
 pub use ledger::Ledger;
 pub use types::*;
 pub use watchers::Watchers;
