@@ -4,6 +4,7 @@
 mod checkpoint;
 mod cold;
 mod delete;
+mod live;
 mod memory;
 mod network;
 mod paging;
