@@ -12,6 +12,7 @@
 //! | [`recovery`] | after a restart: observe, and go on from the recorded step |
 //! | [`housekeeping`] | lost compute, debts, deletes that failed, old rows |
 //! | `image` | the image that a create waits for |
+//! | `inside` | what a supervisor is asked, as an event |
 //! | `idle` | the suspend that idleness asks for |
 //! | [`processes`] | what is learnt of processes, and its way into the store |
 //! | `settle` | looking until what is unknown is settled, and the time between tries |
@@ -24,6 +25,7 @@ mod fault;
 pub mod housekeeping;
 mod idle;
 pub(crate) mod image;
+mod inside;
 #[cfg(feature = "mutants")]
 mod mutate;
 pub mod owner;
