@@ -180,35 +180,27 @@ async fn a_hanging_runtime_ends_unknown_and_recovery_takes_the_lock_from_what_it
         .await?;
     fs::write(bed.sandbox_dir(id).join("workspace/kept"), "kept")?;
 
-    // Its children are killed with it, and let go of the lock.
-    wrap(&mut bed, "sleep 3600 & wait")?;
-    let mut start = bed.effect(id, 3, 1);
-    start.deadline = Duration::from_millis(300);
-    let outcome = bed
-        .driver
-        .start(&start, &bed.spec(), &credentials(id, 2))
-        .await;
-    assert!(
-        matches!(outcome, Err(DriverError::Unknown(_))),
-        "{outcome:?}"
-    );
-    assert_eq!(bed.observed(id).await?, Observed::Absent);
-
-    // One that has gone its own way survives it, with the lock.
-    wrap(&mut bed, "setsid sleep 3600 & wait")?;
-    let mut start = bed.effect(id, 3, 2);
-    start.deadline = Duration::from_millis(300);
-    let begun = std::time::Instant::now();
-    let outcome = bed
-        .driver
-        .start(&start, &bed.spec(), &credentials(id, 2))
-        .await;
-    assert!(
-        matches!(outcome, Err(DriverError::Unknown(_))),
-        "{outcome:?}"
-    );
-    assert!(begun.elapsed() < Duration::from_secs(2));
-    assert_eq!(bed.observed(id).await?, Observed::InTransition);
+    // Its children are killed with it, and let go of the lock; one that has gone its own way survives
+    // it, with the lock.
+    for (serial, left, seen) in [
+        (1, "sleep 3600 & wait", Observed::Absent),
+        (2, "setsid sleep 3600 & wait", Observed::InTransition),
+    ] {
+        wrap(&mut bed, left)?;
+        let mut start = bed.effect(id, 3, serial);
+        start.deadline = Duration::from_millis(300);
+        let begun = std::time::Instant::now();
+        let outcome = bed
+            .driver
+            .start(&start, &bed.spec(), &credentials(id, 2))
+            .await;
+        assert!(
+            matches!(outcome, Err(DriverError::Unknown(_))),
+            "{outcome:?}"
+        );
+        assert!(begun.elapsed() < Duration::from_secs(2));
+        assert_eq!(bed.observed(id).await?, seen);
+    }
 
     bed.driver.recover(id, Duration::from_millis(100)).await?;
     let seen = bed.driver.observe(id).await?;

@@ -2,7 +2,6 @@
 //! resume that says what it brings back or why it cannot.
 
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use overwinter_client::{Client, Phase};
@@ -11,7 +10,7 @@ use overwinter_tests::compute::Compute;
 use serde_json::Value;
 
 use crate::host_image::runtimes;
-use crate::{settled, sh};
+use crate::{below, settled, sh};
 
 /// Counts in memory alone; a question is answered by way of two files.
 const COUNT: &str = "n=0; while :; do n=$((n+1)); if [ -e /workspace/ask ]; then \
@@ -33,18 +32,6 @@ async fn retained(gateway: &Gateway) -> anyhow::Result<Value> {
     let said = gateway.say(["sandbox", "get", "box", "-o", "json"]).await?;
     let sandbox: Value = serde_json::from_str(&said.well()?)?;
     Ok(sandbox["retained"].clone())
-}
-
-/// The one file of that name somewhere in the folder.
-fn below(folder: &Path, name: &str) -> Option<PathBuf> {
-    std::fs::read_dir(folder).ok()?.flatten().find_map(|entry| {
-        let path = entry.path();
-        if entry.file_type().ok()?.is_dir() {
-            below(&path, name)
-        } else {
-            (entry.file_name() == name).then_some(path)
-        }
-    })
 }
 
 #[tokio::test]

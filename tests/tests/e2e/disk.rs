@@ -18,40 +18,37 @@ struct Small {
 
 impl Small {
     fn new() -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new()
-            .prefix("overwinter-disk-")
-            .tempdir()?;
-        let (image, point) = (folder.path().join("image"), folder.path().join("disk"));
-        File::create(&image)?.set_len(96 << 20)?;
-        std::fs::create_dir(&point)?;
-        // Blocks smaller than a page, as on small disks: a page may be there in part.
-        run(Command::new("mkfs.ext4")
-            .args(["-q", "-F", "-m", "0", "-b", "1024"])
-            .arg(&image))?;
-        run(Command::new("mount")
-            .args(["-o", "loop"])
-            .arg(&image)
-            .arg(&point))?;
-        Ok(Self { folder })
+        Self::mounted(|image| {
+            File::create(image)?.set_len(96 << 20)?;
+            // Blocks smaller than a page, as on small disks: a page may be there in part.
+            run(Command::new("mkfs.ext4")
+                .args(["-q", "-F", "-m", "0", "-b", "1024"])
+                .arg(image))
+        })
     }
 
     /// With what another has on its disk now, repaired as after a power loss.
     fn of(other: &Self) -> anyhow::Result<Self> {
+        Self::mounted(|image| {
+            std::fs::copy(other.folder.path().join("image"), image)?;
+            let mut repair = Command::new("e2fsck");
+            let repaired = repair.args(["-f", "-y"]).arg(image).output()?;
+            // 1: it had something to repair, and has done so.
+            ensure!(
+                matches!(repaired.status.code(), Some(0 | 1)),
+                "{repaired:?}"
+            );
+            Ok(())
+        })
+    }
+
+    fn mounted(make: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("overwinter-disk-")
             .tempdir()?;
         let (image, point) = (folder.path().join("image"), folder.path().join("disk"));
-        std::fs::copy(other.folder.path().join("image"), &image)?;
+        make(&image)?;
         std::fs::create_dir(&point)?;
-        // 1: it had something to repair, and has done so.
-        let repaired = Command::new("e2fsck")
-            .args(["-f", "-y"])
-            .arg(&image)
-            .output()?;
-        ensure!(
-            matches!(repaired.status.code(), Some(0 | 1)),
-            "{repaired:?}"
-        );
         run(Command::new("mount")
             .args(["-o", "loop"])
             .arg(&image)

@@ -24,6 +24,7 @@ mod streams;
 mod terminal;
 mod verbs;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -142,6 +143,19 @@ async fn suspend(client: &Client, name: &str, depth: Depth) -> anyhow::Result<Sa
         done.sandbox.depth()
     );
     Ok(done.sandbox)
+}
+
+/// A file of that name somewhere in the folder. What goes while it is looked for is not there.
+fn below(folder: &Path, name: &str) -> Option<PathBuf> {
+    let mut entries = std::fs::read_dir(folder).ok()?.flatten();
+    entries.find_map(|entry| {
+        let path = entry.path();
+        if entry.file_type().ok()?.is_dir() {
+            below(&path, name)
+        } else {
+            (entry.file_name() == name).then_some(path)
+        }
+    })
 }
 
 /// The error that a call must have ended with.

@@ -1,7 +1,6 @@
 //! What may take for ever inside does not hold up whoever is outside: graces, hooks, and a supervisor
 //! that does not answer.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -12,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::api::{call, curl};
-use crate::{STUCK, create, refused, settled, sh, with_sandbox};
+use crate::{STUCK, below, create, refused, settled, sh, with_sandbox};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 /// Does not heed SIGTERM.
@@ -73,15 +72,6 @@ async fn a_delete_waits_for_no_grace() -> anyhow::Result<()> {
     gateway.end().await
 }
 
-/// Whether there is a file of this name somewhere in the folder. What goes meanwhile is not there.
-fn is_below(folder: &Path, name: &str) -> bool {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.into_iter().any(|entry| {
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        entry.file_name() == name || (is_folder && is_below(&entry.path(), name))
-    })
-}
-
 #[tokio::test]
 async fn a_delete_waits_for_no_hook_after_a_resume() -> anyhow::Result<()> {
     let (gateway, client) = with_sandbox("box").await?;
@@ -98,7 +88,7 @@ async fn a_delete_waits_for_no_hook_after_a_resume() -> anyhow::Result<()> {
     client.resume("box").accept().await?;
     // Nobody is let in to look: on the host its workspace is a folder.
     let begun = async {
-        while !is_below(&gateway.data_dir(), "the-hook-has-begun") {
+        while below(&gateway.data_dir(), "the-hook-has-begun").is_none() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };

@@ -5,16 +5,14 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use overwinter_client::Phase;
 use overwinter_tests::Gateway;
 use overwinter_tests::compute::Compute;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 
-use crate::{STUCK, with_sandbox};
-
-/// By then a client that will wait does.
-const WAITS: Duration = Duration::from_millis(500);
+use crate::{STUCK, until, with_sandbox};
 
 fn send(pid: u32, signal: Signal) -> anyhow::Result<()> {
     let pid = Pid::from_raw(i32::try_from(pid)?).context("no pid")?;
@@ -26,19 +24,32 @@ fn code(status: ExitStatus) -> Option<i32> {
     status.code().or(status.signal().map(|signal| 128 + signal))
 }
 
-/// Sends signals to a client that waits, and answers with what it said.
-async fn ends(mut child: Child, signals: &[Signal]) -> anyhow::Result<String> {
-    for signal in signals {
-        tokio::time::sleep(WAITS).await;
-        ensure!(child.try_wait()?.is_none(), "it has ended by itself");
-        send(child.id().context("it has ended")?, *signal)?;
-    }
+/// Waits until the client takes this signal itself: before, the kernel ends it.
+async fn takes(child: &Child, signal: Signal) -> anyhow::Result<()> {
+    let status = format!("/proc/{}/status", child.id().context("it has ended")?);
+    let caught = || {
+        let status = std::fs::read_to_string(&status).unwrap_or_default();
+        let mask = status.lines().find_map(|it| it.strip_prefix("SigCgt:"));
+        let mask = mask.and_then(|it| u64::from_str_radix(it.trim(), 16).ok());
+        mask.is_some_and(|mask| mask & (1 << (signal.as_raw() - 1)) != 0)
+    };
+    let taken = async {
+        // Nothing tells of it.
+        while !caught() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let taken = tokio::time::timeout(STUCK, taken).await;
+    taken.context("it never takes the signal")
+}
+
+/// Waits for the end of a client that was sent this signal, and answers with what it said.
+async fn ends(child: Child, signal: Signal) -> anyhow::Result<String> {
     let ended = tokio::time::timeout(STUCK, child.wait_with_output()).await;
-    let ended = ended.with_context(|| format!("{signals:?} do not end it"))??;
-    let last = signals.last().context("no signal")?;
+    let ended = ended.with_context(|| format!("{signal:?} does not end it"))??;
     ensure!(
-        code(ended.status) == Some(128 + last.as_raw()),
-        "{signals:?}: {ended:?}"
+        code(ended.status) == Some(128 + signal.as_raw()),
+        "{signal:?}: {ended:?}"
     );
     Ok(String::from_utf8(ended.stderr)?)
 }
@@ -62,28 +73,49 @@ async fn a_supervisor_that_does_not_answer_keeps_no_client() -> anyhow::Result<(
     gateway.end().await
 }
 
-async fn look(gateway: &Gateway, live: Child) -> anyhow::Result<()> {
+async fn look(gateway: &Gateway, mut live: Child) -> anyhow::Result<()> {
     // Not started yet: one is enough.
     for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
         let exec = ["sandbox", "exec", "box", "--", "true"];
-        let said = ends(gateway.cli(exec)?.spawn()?, &[signal]).await?;
+        let child = gateway.cli(exec)?.spawn()?;
+        takes(&child, signal).await?;
+        send(child.id().context("it has ended")?, signal)?;
+        let said = ends(child, signal).await?;
         ensure!(said.contains("before it had started"), "{said}");
-        let connect = ["sandbox", "connect", "box"];
-        ends(gateway.cli(connect)?.spawn()?, &[signal]).await?;
+        // It asks for a shell first, and takes none while it does.
+        let child = gateway.cli(["sandbox", "connect", "box"])?.spawn()?;
+        send(child.id().context("it has ended")?, signal)?;
+        ends(child, signal).await?;
     }
     // Started: it may be on its way, until somebody insists.
-    let said = ends(live, &[Signal::TERM; 3]).await?;
+    let mut insisted = 0;
+    let left = async {
+        while live.try_wait()?.is_none() {
+            send(live.id().context("it has ended")?, Signal::TERM)?;
+            insisted += 1;
+            // Two that come together are one to it.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        anyhow::Ok(())
+    };
+    let left = tokio::time::timeout(STUCK, left).await;
+    left.context("nothing ends it")??;
+    ensure!(insisted >= 3, "it was left after {insisted}");
+    let said = ends(live, Signal::TERM).await?;
     ensure!(said.contains("left it running, as "), "{said}");
     Ok(())
 }
 
 #[tokio::test]
 async fn a_verb_that_is_interrupted_names_the_operation_that_goes_on() -> anyhow::Result<()> {
-    let (gateway, _) = with_sandbox("box").await?;
+    let (gateway, client) = with_sandbox("box").await?;
     let update = ["sandbox", "update", "box", "--pre-suspend-hook", "sleep 3"];
     gateway.say(update).await?.well()?;
     let suspend = ["sandbox", "suspend", "box", "--depth", "freeze"];
-    let said = ends(gateway.cli(suspend)?.spawn()?, &[Signal::INT]).await?;
+    let child = gateway.cli(suspend)?.spawn()?;
+    until(&client, "box", Phase::Suspending).await?;
+    send(child.id().context("it has ended")?, Signal::INT)?;
+    let said = ends(child, Signal::INT).await?;
     let wait = said.trim().rsplit_once("overwinter ");
     let wait = wait.with_context(|| said.clone())?.1;
     ensure!(said.lines().count() == 1, "{said}");
