@@ -129,7 +129,7 @@ impl Look {
             return Ok(Self::Remains(record));
         }
         let first = record.find_first(layout)?;
-        let Some(pidfd) = first.and_then(process::open) else {
+        let Some(pidfd) = first.map(process::open).transpose()?.flatten() else {
             return Ok(Self::Remains(record));
         };
         match cgroups.state(&record.native)? {

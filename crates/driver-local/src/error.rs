@@ -41,6 +41,8 @@ pub enum LocalError {
     Layers(&'static str),
     #[error("the memory on disk: {0}")]
     Cipher(&'static str),
+    #[error("the runtime says that it has written the memory, and has written none")]
+    NothingWritten,
     #[error("its lock was not free within {} ms", after.as_millis())]
     Locked { after: Duration },
     #[error("{left} processes did not end within the deadline")]
@@ -96,6 +98,7 @@ impl LocalError {
             | Self::NoRange { .. }
             | Self::Layers(_)
             | Self::Cipher(_)
+            | Self::NothingWritten
             | Self::NoNetwork(_)
             | Self::Network { .. }
             | Self::NetworkHung { .. }

@@ -12,7 +12,7 @@ use overwinter_driver::ComputeSpec;
 use overwinter_lifecycle::ids::SandboxId;
 use rustix::process::{Resource, geteuid, getrlimit};
 
-use crate::artifact::{self, Manifest};
+use crate::artifact;
 use crate::cgroup::Cgroups;
 use crate::compute::{ComputeRecord, Look};
 use crate::config::LocalConfig;
@@ -138,12 +138,12 @@ impl Host {
     }
 
     /// Every native name of this gateway's that has left something outside its sandbox's folder.
-    pub(crate) fn natives(&self) -> BTreeSet<String> {
-        let mut natives = self.cgroups.own();
-        natives.extend(names(&self.layout.runc_root()));
-        natives.extend(names(&self.layout.sentries));
-        natives.extend(names(&self.layout.mounts));
-        natives
+    pub(crate) fn natives(&self) -> Result<BTreeSet<String>, LocalError> {
+        let mut natives = self.cgroups.own()?;
+        natives.extend(names(&self.layout.runc_root())?);
+        natives.extend(names(&self.layout.sentries)?);
+        natives.extend(names(&self.layout.mounts)?);
+        Ok(natives)
     }
 
     /// Whose compute a native name is of.
@@ -152,11 +152,9 @@ impl Host {
     }
 
     /// Every sandbox that has a folder.
-    pub(crate) fn sandboxes(&self) -> Vec<SandboxId> {
-        names(&self.layout.sandboxes())
-            .iter()
-            .filter_map(|name| name.parse().ok())
-            .collect()
+    pub(crate) fn sandboxes(&self) -> Result<Vec<SandboxId>, LocalError> {
+        let names = names(&self.layout.sandboxes())?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
     /// What an orderly end leaves to nobody.
@@ -205,7 +203,7 @@ impl Named {
             supervisors: vec![current.to_owned()],
             images: Vec::new(),
         };
-        for name in names(&layout.sandboxes()) {
+        for name in names(&layout.sandboxes())? {
             let Ok(sandbox) = name.parse() else { continue };
             let dir = layout.sandbox(sandbox);
             if let Some(record) = ComputeRecord::read(&dir)? {
@@ -215,9 +213,9 @@ impl Named {
             if let Ok(spec) = read_spec(&dir) {
                 named.images.push(spec.image.digest);
             }
-            for artifact in artifact::names(&dir) {
-                // One that cannot be read is not restored either.
-                if let Ok(manifest) = Manifest::read(&dir, sandbox, &artifact) {
+            for artifact in artifact::names(&dir)? {
+                // One that is damaged is not restored either.
+                if let Some(manifest) = artifact::found(&dir, sandbox, &artifact)? {
                     let belongs = manifest.belongs();
                     let supervisor = layout.supervisors().join(&belongs.supervisor);
                     named.supervisors.push(supervisor);
@@ -237,16 +235,23 @@ pub(crate) fn read_spec(dir: &SandboxDir) -> Result<ComputeSpec, LocalError> {
 }
 
 /// Of what a folder holds. None where it is not there.
-pub(crate) fn names(folder: &Path) -> Vec<String> {
-    fs::read_dir(folder).map_or_else(
-        |_| Vec::new(),
-        |entries| {
-            entries
-                .flatten()
-                .filter_map(|entry| entry.file_name().into_string().ok())
-                .collect()
-        },
-    )
+///
+/// # Errors
+/// When it cannot be read: who finds nothing there ends nothing, and believes that nothing lives.
+pub(crate) fn names(folder: &Path) -> Result<Vec<String>, LocalError> {
+    match entries(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        found => found.at("reading", folder),
+    }
+}
+
+/// The same, of a folder that is there.
+pub(crate) fn entries(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        names.extend(entry?.file_name().into_string().ok());
+    }
+    Ok(names)
 }
 
 /// Makes a folder, and those above it, and sets its mode whatever the umask.

@@ -14,10 +14,10 @@ use crate::runtime::RuntimeState;
 
 pub(crate) fn list(host: &Host) -> Result<Vec<Found>, LocalError> {
     let mut found = Vec::new();
-    for native in host.natives() {
+    for native in host.natives()? {
         found.push(own(host, native)?);
     }
-    for (gateway, native) in host.cgroups.foreign() {
+    for (gateway, native) in host.cgroups.foreign()? {
         found.push(Found {
             gateway: Some(gateway),
             sandbox: Host::sandbox_of(&native),
@@ -41,10 +41,8 @@ fn own(host: &Host, native: String) -> Result<Found, LocalError> {
         .and_then(|number| number.parse().ok())
         .map(Incarnation);
     let gateway = label(GATEWAY).unwrap_or(&host.config.gateway_id).to_owned();
-    let alive = state
-        .as_ref()
-        .and_then(RuntimeState::identity)
-        .is_some_and(|first| process::open(first).is_some());
+    let first = state.as_ref().and_then(RuntimeState::identity);
+    let alive = first.map(process::open).transpose()?.flatten().is_some();
     let observed = match (alive, birth, host.cgroups.state(&native)?) {
         (true, Some(held), Some(Freezer::Thawed)) => Observed::Live { held },
         (true, Some(held), Some(Freezer::Frozen)) => Observed::Frozen { held },

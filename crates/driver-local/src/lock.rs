@@ -144,7 +144,7 @@ fn holders(path: &Path) -> Result<Vec<OwnedFd>, LocalError> {
         else {
             continue;
         };
-        let Some(pidfd) = process::open_pid(pid) else {
+        let Some(pidfd) = process::open_pid(pid)? else {
             continue;
         };
         // Ended meanwhile: holds nothing.

@@ -157,7 +157,7 @@ impl Shared {
     ) -> Result<(), DriverError> {
         let dir = self.host.layout.sandbox(sandbox);
         let birth = running.record.birth;
-        let taken = blocking(move || Ok(artifact::taken_of(&dir, sandbox, birth)));
+        let taken = blocking(move || artifact::taken_of(&dir, sandbox, birth));
         let taken = taken.await.map_err(LocalError::unsettled)?;
         if !taken.is_empty() {
             running.record.asleep = true;

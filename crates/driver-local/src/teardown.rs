@@ -63,7 +63,7 @@ fn end_processes(
     until: Instant,
 ) -> Result<(), LocalError> {
     // PID 1 first: with it the kernel ends everything in its namespace, though not at the same moment.
-    let first = first.and_then(process::open);
+    let first = first.map(process::open).transpose()?.flatten();
     if let Some(pidfd) = &first {
         process::kill(pidfd);
         match host.cgroups.state(native)? {
@@ -104,10 +104,10 @@ fn kill_group(host: &Host, native: &str) -> Result<Option<Vec<OwnedFd>>, LocalEr
         return Ok(None);
     }
     host.cgroups.kill(native).at("killing", Path::new(native))?;
-    let found: Vec<_> = pids
-        .iter()
-        .filter_map(|pid| process::open_pid(*pid))
-        .collect();
+    let mut found = Vec::new();
+    for pid in &pids {
+        found.extend(process::open_pid(*pid)?);
+    }
     // The descriptors are of whoever had the numbers now; still in the group means still ours.
     let still = host.cgroups.pids(native)?;
     if pids.is_subset(&still) {
@@ -123,7 +123,7 @@ pub(crate) fn end_others(
     keep: Option<&str>,
     until: Instant,
 ) -> Result<(), LocalError> {
-    for native in host.natives() {
+    for native in host.natives()? {
         if Host::sandbox_of(&native) == Some(sandbox) && keep != Some(native.as_str()) {
             end(host, &native, until)?;
         }

@@ -298,3 +298,65 @@ async fn a_checkpoint_whose_answer_was_lost_is_found_again() -> Outcome {
     assert_eq!(it.bed.left(), Vec::<String>::new());
     Ok(())
 }
+
+/// What a resume has put in memory for the runtime is let go when that has taken it, and nobody waits
+/// for that: the next checkpoint is not to lose its own for it.
+#[tokio::test]
+async fn memory_that_was_just_restored_is_written_anew_at_once() -> Outcome {
+    const MEMORY: u64 = 48 << 20;
+    let Some(runsc) = runsc() else { return Ok(()) };
+    let counting = COUNTING.replace("3000000", &MEMORY.to_string());
+    let bed = Bed::on(&runsc, &counting).await?;
+    let (id, mut taken) = Asleep::taken_in(&bed).await?;
+    let mut fence = 2;
+    for _ in 0..6 {
+        assert!(taken.size_bytes > MEMORY, "{taken:?}");
+        fence += 1;
+        let (resume, credentials) = (bed.effect(id, fence, fence), credentials(id, fence));
+        let reference = taken.reference.clone();
+        bed.driver
+            .resume(&resume, Depth::Checkpoint, &reference, &credentials)
+            .await?;
+        fence += 1;
+        let suspend = bed.effect(id, fence, fence);
+        taken = bed.driver.suspend(&suspend, Depth::Checkpoint).await?;
+    }
+    assert!(taken.size_bytes > MEMORY, "{taken:?}");
+    bed.driver.delete(&bed.effect(id, 20, 20)).await?;
+    assert_eq!(bed.left(), Vec::<String>::new());
+    Ok(())
+}
+
+/// Whatever the runtime says: nothing can be restored from nothing, so nothing is ended for it.
+#[tokio::test]
+async fn a_runtime_that_says_well_and_writes_nothing_ends_nothing() -> Outcome {
+    let Some(runsc) = runsc() else { return Ok(()) };
+    let mut bed = Bed::on(&runsc, COUNTING).await?;
+    let path = bed.folder.path().join("runsc");
+    let script = format!(
+        "#!/bin/sh\nfor word in \"$@\"; do [ \"$word\" = checkpoint ] && exit 0; done\nexec {} \"$@\"\n",
+        runsc.display()
+    );
+    fs::write(&path, script)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    bed.config.runtime = path;
+    bed.config.also = Vec::new();
+    bed.restart()?;
+    let id = sandbox();
+    let create = bed.effect(id, 1, 1);
+    bed.driver
+        .create(&create, &bed.spec(), &credentials(id, 1))
+        .await?;
+    until("it counts", || bed.number(id, "count") > 2).await?;
+    let suspend = bed.effect(id, 2, 1);
+    let refused = bed.driver.suspend(&suspend, Depth::Checkpoint).await;
+    let Err(DriverError::Rejected(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.contains("has written none"), "{why}");
+    let count = bed.number(id, "count");
+    until("it goes on", || bed.number(id, "count") > count + 1).await?;
+    bed.driver.delete(&bed.effect(id, 3, 3)).await?;
+    assert_eq!(bed.left(), Vec::<String>::new());
+    Ok(())
+}

@@ -110,26 +110,62 @@ fn aside(dir: &SandboxDir, name: &str) -> PathBuf {
 }
 
 /// The names of those that are whole.
-pub(crate) fn names(dir: &SandboxDir) -> Vec<String> {
-    entries(&dir.artifacts())
-        .into_iter()
-        .filter(|name| !name.starts_with('.'))
-        .collect()
+pub(crate) fn names(dir: &SandboxDir) -> Result<Vec<String>, LocalError> {
+    let mut names = entries(&dir.artifacts())?;
+    names.retain(|name| !name.starts_with('.'));
+    Ok(names)
 }
 
-/// Those that were taken of the compute with this birth.
-pub(crate) fn taken_of(dir: &SandboxDir, sandbox: SandboxId, birth: Incarnation) -> Vec<String> {
-    let is_of = |name: &String| {
-        Manifest::read(dir, sandbox, name)
-            .is_ok_and(|manifest| manifest.belongs().generation == birth)
-    };
-    names(dir).into_iter().filter(is_of).collect()
+/// The manifest of one. None: it is not there, or could not be restored either.
+///
+/// # Errors
+/// When the host cannot tell, which is not the same.
+pub(crate) fn found(
+    dir: &SandboxDir,
+    sandbox: SandboxId,
+    name: &str,
+) -> Result<Option<Manifest>, LocalError> {
+    match Manifest::read(dir, sandbox, name) {
+        Ok(manifest) => Ok(Some(manifest)),
+        Err(ArtifactError::Local(error)) => Err(error),
+        Err(
+            ArtifactError::Missing
+            | ArtifactError::Format { .. }
+            | ArtifactError::Foreign
+            | ArtifactError::Generation { .. }
+            | ArtifactError::Build { .. }
+            | ArtifactError::Supervisor
+            | ArtifactError::Truncated
+            | ArtifactError::Damaged(_),
+        ) => Ok(None),
+    }
+}
+
+/// The manifests of all that can be read.
+pub(crate) fn whole(dir: &SandboxDir, sandbox: SandboxId) -> Result<Vec<Manifest>, LocalError> {
+    let mut whole = Vec::new();
+    for name in names(dir)? {
+        whole.extend(found(dir, sandbox, &name)?);
+    }
+    Ok(whole)
+}
+
+/// The names of those that were taken of the compute with this birth.
+pub(crate) fn taken_of(
+    dir: &SandboxDir,
+    sandbox: SandboxId,
+    birth: Incarnation,
+) -> Result<Vec<String>, LocalError> {
+    let whole = whole(dir, sandbox)?.into_iter();
+    let belongs = whole.map(|manifest| manifest.belongs().clone());
+    let taken = belongs.filter(|belongs| belongs.generation == birth);
+    Ok(taken.map(|belongs| belongs.name).collect())
 }
 
 /// Removes what was not finished: half an artifact, plain memory.
 pub(crate) fn sweep(dir: &SandboxDir) -> Result<(), LocalError> {
     staging::sweep(dir)?;
-    for name in entries(&dir.artifacts()) {
+    for name in entries(&dir.artifacts())? {
         if name.starts_with('.') {
             remove_folder(&dir.artifacts().join(name))?;
         }

@@ -24,6 +24,9 @@ pub(crate) fn open(
     plain: &Path,
 ) -> Result<(), ArtifactError> {
     let head = &manifest.head;
+    if manifest.plain_bytes() == 0 {
+        return Err(ArtifactError::Damaged("it holds no memory"));
+    }
     let bound = head.bound()?;
     let key = key::read(dir)?.ok_or(ArtifactError::Damaged("the key to it is gone"))?;
     let salt = unhex(&head.salt).ok_or(ArtifactError::Damaged("its manifest cannot be read"))?;

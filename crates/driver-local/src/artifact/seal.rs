@@ -58,13 +58,17 @@ fn write(
     let salt = key::random()?;
     let key = key::derive(&key::make_or_read(dir)?, &salt)
         .map_err(|_| LocalError::Cipher("no key could be derived"))?;
-    let mut names = entries(plain);
+    let mut names = entries(plain)?;
     names.sort();
     let mut files = Vec::new();
     for name in names {
         let path = plain.join(&name);
         let bytes = fs::metadata(&path).at("looking at", &path)?.len();
         files.push(Part { name, bytes });
+    }
+    // Whatever the runtime says: nothing can be restored from nothing.
+    if files.iter().all(|part| part.bytes == 0) {
+        return Err(LocalError::NothingWritten);
     }
     let head = Head {
         belongs,

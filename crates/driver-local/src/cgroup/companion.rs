@@ -56,7 +56,7 @@ impl Cgroups {
     pub(crate) fn carrier(&self, native: &str) -> Result<Option<OwnedFd>, LocalError> {
         let companion = companion_of(native);
         for pid in self.pids(&companion)? {
-            if let Some(pidfd) = process::open_pid(pid)
+            if let Some(pidfd) = process::open_pid(pid)?
                 // The descriptor is of whoever had the number now; still in the group means still it.
                 && self.pids(&companion)?.contains(&pid)
                 && !process::has_ended(&pidfd)

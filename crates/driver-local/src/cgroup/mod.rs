@@ -176,33 +176,31 @@ impl Cgroups {
     }
 
     /// Native names that have a group of this gateway's.
-    pub(crate) fn own(&self) -> BTreeSet<String> {
+    pub(crate) fn own(&self) -> Result<BTreeSet<String>, LocalError> {
         self.names(&self.gateway)
     }
 
     /// (gateway, native name) of every other gateway's.
-    pub(crate) fn foreign(&self) -> BTreeSet<(String, String)> {
+    pub(crate) fn foreign(&self) -> Result<BTreeSet<(String, String)>, LocalError> {
         let mut found = BTreeSet::new();
         for root in self.roots() {
-            for gateway in child_names(&root.join(OURS)) {
+            for gateway in children(&root.join(OURS))? {
                 if gateway != self.gateway {
-                    found.extend(
-                        self.names(&gateway)
-                            .into_iter()
-                            .map(|native| (gateway.clone(), native)),
-                    );
+                    let natives = self.names(&gateway)?.into_iter();
+                    found.extend(natives.map(|native| (gateway.clone(), native)));
                 }
             }
         }
-        found
+        Ok(found)
     }
 
-    fn names(&self, gateway: &str) -> BTreeSet<String> {
-        self.roots()
-            .iter()
-            .flat_map(|root| child_names(&root.join(OURS).join(gateway)))
-            .map(|name| companion::compute_of(&name).to_owned())
-            .collect()
+    fn names(&self, gateway: &str) -> Result<BTreeSet<String>, LocalError> {
+        let mut found = BTreeSet::new();
+        for root in self.roots() {
+            let groups = children(&root.join(OURS).join(gateway))?.into_iter();
+            found.extend(groups.map(|group| companion::compute_of(&group).to_owned()));
+        }
+        Ok(found)
     }
 
     /// Makes the folders above the groups: while this gateway's is there, no other gateway can
@@ -354,30 +352,40 @@ fn collect_pids(folder: &Path, pids: &mut BTreeSet<i32>) -> Result<(), LocalErro
         Err(error) if is_gone(&error) => return Ok(()),
         Err(error) => return Err(error).at("reading the processes of", folder),
     }
-    for name in child_names(folder) {
+    for name in children(folder)? {
         collect_pids(&folder.join(name), pids)?;
     }
     Ok(())
 }
 
-fn child_names(folder: &Path) -> Vec<String> {
-    fs::read_dir(folder).map_or_else(
-        |_| Vec::new(),
-        |entries| {
-            entries
-                .flatten()
-                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-                .filter_map(|entry| entry.file_name().into_string().ok())
-                .collect()
-        },
-    )
+/// The groups right below one; none where it is gone.
+fn children(folder: &Path) -> Result<Vec<String>, LocalError> {
+    child_names(folder).at("reading", folder)
+}
+
+fn child_names(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if is_gone(&error) => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = match entry {
+            Err(error) if is_gone(&error) => break,
+            entry => entry?,
+        };
+        if entry.file_type()?.is_dir() {
+            names.extend(entry.file_name().into_string().ok());
+        }
+    }
+    Ok(names)
 }
 
 fn remove_tree(folder: &Path) -> io::Result<()> {
     match fs::remove_dir(folder) {
         // A group made inside the compute, or processes that are not quite gone.
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-            for name in child_names(folder) {
+            for name in child_names(folder)? {
                 remove_tree(&folder.join(name))?;
             }
             ignore_missing(fs::remove_dir(folder))
@@ -412,7 +420,7 @@ mod tests {
             }
         });
         assert!(
-            child_names(root.path()).is_empty(),
+            children(root.path()).expect("readable").is_empty(),
             "the last has removed it"
         );
     }

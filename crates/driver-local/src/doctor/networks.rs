@@ -45,10 +45,10 @@ pub(super) fn carried(state_dir: &Path) -> Option<Check> {
     let state = fs::canonicalize(state_dir).ok()?;
     let layout = Layout::new(state, PathBuf::from("/"));
     let boot_id = super::read("/proc/sys/kernel/random/boot_id")?;
-    let gateways: BTreeMap<_, _> = (Cgroups::find("doctor")?.foreign().into_iter())
+    let gateways: BTreeMap<_, _> = (Cgroups::find("doctor")?.foreign().ok()?.into_iter())
         .map(|(gateway, native)| (native, gateway))
         .collect();
-    let ids = names(&layout.sandboxes());
+    let ids = names(&layout.sandboxes()).ok()?;
     let ids = ids.iter().filter_map(|id| id.parse::<SandboxId>().ok());
     let running: Vec<_> = ids
         .filter_map(|id| {
@@ -77,7 +77,7 @@ fn running(layout: &Layout, boot_id: &str, sandbox: SandboxId) -> Option<(String
     let dir = layout.sandbox(sandbox);
     let record = ComputeRecord::read(&dir).ok()??;
     let first = record.find_first(layout).ok()??;
-    if record.boot_id != boot_id || process::open(first).is_none() {
+    if record.boot_id != boot_id || process::open(first).ok()?.is_none() {
         return None;
     }
     let spec = read_spec(&dir).ok()?;

@@ -96,7 +96,7 @@ impl Shared {
     ) -> Result<Option<Manifest>, DriverError> {
         let dir = self.host.layout.sandbox(sandbox);
         let name = name.to_owned();
-        let found = blocking(move || Ok(Manifest::read(&dir, sandbox, &name).ok()));
+        let found = blocking(move || artifact::found(&dir, sandbox, &name));
         found.await.map_err(LocalError::unsettled)
     }
 
@@ -215,7 +215,7 @@ impl Shared {
             let synced = took.synced.as_secs_f64() * 1000.0;
             effected.remarks.push(format!("sync={synced:.1}ms"));
         }
-        effected.leftovers = owed_but(&self.host.layout.sandbox(sandbox), ctx.key, Some(&name));
+        effected.leftovers = owed_but(&self.host.layout.sandbox(sandbox), ctx.key, Some(&name))?;
         effected.reference = DriverReference {
             driver: DRIVER.to_owned(),
             format: FORMAT,
@@ -281,7 +281,7 @@ impl Shared {
         let Some(record) = running.record.first else {
             return Ok(());
         };
-        while process::writes_memory(record.pid) && !process::has_ended(&running.pidfd) {
+        while process::writes_memory(record.pid)? && !process::has_ended(&running.pidfd) {
             if Instant::now() >= until {
                 return Err(LocalError::StillThere { left: 1 });
             }

@@ -95,7 +95,7 @@ impl Shared {
             .bring_up(&turn, ctx, spec, credentials, Storage::Keep)
             .await?;
         // Memory of before does not fit what runs now.
-        started.leftovers = owed(&self.host.layout.sandbox(ctx.sandbox()), ctx.key);
+        started.leftovers = owed(&self.host.layout.sandbox(ctx.sandbox()), ctx.key)?;
         Ok(started)
     }
 

@@ -89,7 +89,7 @@ impl Shared {
                 ignore_missing(fs::remove_dir_all(folder)).at("removing", folder)?;
             }
             host.ranges.release(sandbox)?;
-            if host.sandboxes().is_empty()
+            if host.sandboxes()?.is_empty()
                 && let Ok(_nothing_starts) = shared.starting.try_write()
             {
                 host.prune();

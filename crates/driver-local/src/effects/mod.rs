@@ -13,11 +13,12 @@ mod stop;
 mod storage;
 mod tasks;
 
-use overwinter_driver::{Compute, Debt, DebtKind, DriverReference, Effected};
+use overwinter_driver::{Compute, Debt, DebtKind, DriverError, DriverReference, Effected};
 use overwinter_lifecycle::ids::EffectKey;
 
 use crate::artifact;
 use crate::compute::ComputeRecord;
+use crate::error::LocalError;
 use crate::layout::SandboxDir;
 
 /// Stamped on every reference of this driver's.
@@ -40,19 +41,23 @@ fn effected(compute: Compute) -> Effected {
 }
 
 /// Artifacts that are of no more use once this effect is done.
-fn owed(dir: &SandboxDir, key: EffectKey) -> Vec<Debt> {
+fn owed(dir: &SandboxDir, key: EffectKey) -> Result<Vec<Debt>, DriverError> {
     owed_but(dir, key, None)
 }
 
-fn owed_but(dir: &SandboxDir, key: EffectKey, kept: Option<&str>) -> Vec<Debt> {
-    let names = artifact::names(dir).into_iter();
-    let owed = names.filter(|name| kept != Some(name.as_str()));
-    owed.map(|reference| Debt {
+fn owed_but(
+    dir: &SandboxDir,
+    key: EffectKey,
+    kept: Option<&str>,
+) -> Result<Vec<Debt>, DriverError> {
+    let names = artifact::names(dir).map_err(LocalError::unsettled)?;
+    let owed = names.into_iter().filter(|name| kept != Some(name.as_str()));
+    let debt = |reference| Debt {
         key,
         kind: DebtKind::Artifact,
         reference,
-    })
-    .collect()
+    };
+    Ok(owed.map(debt).collect())
 }
 
 /// To frozen compute: which one, and under which boot of which host.

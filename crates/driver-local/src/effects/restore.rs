@@ -74,7 +74,7 @@ impl Shared {
                     .await
                     .map_err(LocalError::unsettled)?;
                 let mut effected = self.again(&turn, running, &credentials).await?;
-                effected.leftovers = owed(&dir, ctx.key);
+                effected.leftovers = owed(&dir, ctx.key)?;
                 return Ok(effected);
             }
             Some(_) => return Err(another_runs()),
@@ -86,7 +86,7 @@ impl Shared {
                 let mut effected = effected(Compute::Live {
                     held: ctx.incarnation,
                 });
-                effected.leftovers = owed(&dir, ctx.key);
+                effected.leftovers = owed(&dir, ctx.key)?;
                 Ok(effected)
             }
             Err(failed) => {
@@ -241,9 +241,8 @@ fn check(
             return Err(ArtifactError::Foreign);
         }
         Some(name) => Manifest::read(&dir, sandbox, &name)?,
-        None => artifact::names(&dir)
-            .iter()
-            .filter_map(|name| Manifest::read(&dir, sandbox, name).ok())
+        None => artifact::whole(&dir, sandbox)?
+            .into_iter()
             .find(|manifest| Some(manifest.belongs().generation) == now)
             .ok_or(ArtifactError::Missing)?,
     };

@@ -62,7 +62,7 @@ impl Shared {
         effected
             .remarks
             .push(format!("sync={:.1}ms", synced.as_secs_f64() * 1000.0));
-        effected.leftovers = owed(&self.host.layout.sandbox(sandbox), ctx.key);
+        effected.leftovers = owed(&self.host.layout.sandbox(sandbox), ctx.key)?;
         Ok(effected)
     }
 }

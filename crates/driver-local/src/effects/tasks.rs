@@ -54,7 +54,7 @@ impl Shared {
         let dir = self.host.layout.sandbox(sandbox);
         let birth = record.birth;
         blocking(move || {
-            for name in artifact::taken_of(&dir, sandbox, birth) {
+            for name in artifact::taken_of(&dir, sandbox, birth)? {
                 artifact::remove(&dir, &name)?;
             }
             Ok(())

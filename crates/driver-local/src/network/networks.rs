@@ -156,7 +156,7 @@ impl Networks {
         let path = PathBuf::from(format!("/proc/{}/ns/net", first.pid));
         let namespace = File::open(&path).at("opening", &path)?;
         // Opened before this is asked: it is the one of that process.
-        if process::open(first).is_none() {
+        if process::open(first)?.is_none() {
             return Ok(None);
         }
         let net = Net::new(native, namespace, Some(BTreeSet::new()));

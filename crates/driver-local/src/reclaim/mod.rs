@@ -31,7 +31,7 @@ pub(crate) fn advise(
     until: Instant,
 ) -> Result<(), LocalError> {
     for pid in cgroups.pids(native)? {
-        let Some(pidfd) = process::open_pid(pid) else {
+        let Some(pidfd) = process::open_pid(pid)? else {
             continue;
         };
         let ranges = maps::movable(pid)?;

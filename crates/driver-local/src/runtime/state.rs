@@ -73,10 +73,10 @@ impl RuntimeState {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error).at("reading", &path),
             };
-            return Ok(match kind {
-                Kind::Runc => Self::of_runc(&bytes, &path),
+            return match kind {
+                Kind::Runc => Ok(Self::of_runc(&bytes, &path)),
                 Kind::Gvisor => Self::of_gvisor(&bytes, native),
-            });
+            };
         }
         Ok(None)
     }
@@ -99,9 +99,12 @@ impl RuntimeState {
         })
     }
 
-    fn of_gvisor(bytes: &[u8], native: &str) -> Option<Self> {
-        let state: Gvisor = serde_json::from_slice(bytes).ok()?;
-        Some(Self {
+    fn of_gvisor(bytes: &[u8], native: &str) -> Result<Option<Self>, LocalError> {
+        let Ok(state) = serde_json::from_slice::<Gvisor>(bytes) else {
+            return Ok(None);
+        };
+        let sentry = state.sandbox.map(|it| process::identify(it.pid, native));
+        Ok(Some(Self {
             status: match state.status.as_str() {
                 "running" => Status::Started,
                 "paused" => Status::Paused,
@@ -109,14 +112,12 @@ impl RuntimeState {
                 _ => Status::Made,
             },
             // It notes no start time; the control group tells whose the number is.
-            first: state
-                .sandbox
-                .and_then(|sentry| process::identify(sentry.pid, native)),
+            first: sentry.transpose()?.flatten(),
             labels: state
                 .spec
                 .map(|spec| spec.annotations.into_iter().collect())
                 .unwrap_or_default(),
-        })
+        }))
     }
 
     /// PID 1, or the sentry that it runs on. None: it has ended.
@@ -142,9 +143,12 @@ impl RuntimeState {
     /// Brings it back where the runtime was killed as it wrote.
     pub(crate) fn repair(layout: &Layout, native: &str) -> Result<(), LocalError> {
         let path = file(layout, Kind::Gvisor, native);
-        let whole = fs::read(&path).is_ok_and(|bytes| Self::of_gvisor(&bytes, native).is_some());
-        if whole {
-            return Ok(());
+        match fs::read(&path) {
+            Ok(bytes) if serde_json::from_slice::<Gvisor>(&bytes).is_ok() => return Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).at("reading", &path);
+            }
+            Ok(_) | Err(_) => {}
         }
         let kept = path.with_file_name(KEPT);
         let bytes = fs::read(&kept).at("reading", &kept)?;
