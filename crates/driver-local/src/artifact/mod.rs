@@ -14,6 +14,7 @@
 //! handed to the runtime before all of it was authenticated, under a key of this sandbox alone, as
 //! belonging to exactly this manifest.
 
+mod behind;
 mod chunk;
 mod generation;
 mod key;

@@ -1,14 +1,13 @@
 //! Taking an artifact: from the runtime's plain files to a sealed image with its name.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use ring::aead::LessSafeKey;
-use sha2::{Digest, Sha256};
 
-use super::chunk::{self, PLAIN_BYTES, Sealed};
+use super::behind::{Behind, Ended, written_behind};
+use super::chunk::{self, PLAIN_BYTES};
 use super::manifest::{FORMAT, Head, Part};
 use super::{
     Belongs, Generation, IMAGE, Manifest, aside, entries, folder, key, remove_folder, sync_folder,
@@ -19,8 +18,6 @@ use crate::layout::{SandboxDir, hex};
 
 /// Chunks a worker gets at a time.
 const ROUND: usize = 4;
-/// Written between two syncs: so much at most is left to be written at the end.
-const SYNC_BYTES: u64 = 64 << 20;
 
 /// Seals all files of `plain` into the artifact that `belongs` names. When this returns it is there,
 /// durably, and the storage's generation is noted.
@@ -77,133 +74,47 @@ fn write(
     };
     let bound = head.bound()?;
     let path = new.join(IMAGE);
-    let mut image = Image {
-        file: File::create(&path).at("making", &path)?,
-        written: 0,
-        synced: 0,
-        digest: Sha256::new(),
-        pace: Pace::default(),
-    };
-    image
-        .take(&key, &bound, &mut Files::new(plain, &head.files))
-        .at("writing", &path)??;
+    let disk = File::create(&path).at("making", &path)?;
+    let mut plain = Files::new(plain, &head.files);
+    let written = written_behind(disk, &path, |behind| {
+        take(&key, &bound, &mut plain, &behind)
+    })?;
     let manifest = Manifest {
         format: FORMAT,
         head,
-        size_bytes: image.written,
-        digest: hex(&image.digest.finalize()),
+        size_bytes: written.bytes,
+        digest: hex(&written.digest),
     };
     manifest.write(new)?;
     sync_folder(new)?;
     Ok(manifest)
 }
 
-/// The image as it is written.
-struct Image {
-    file: File,
-    written: u64,
-    synced: u64,
-    digest: Sha256,
-    pace: Pace,
-}
-
-impl Image {
-    fn take(
-        &mut self,
-        key: &LessSafeKey,
-        bound: &[u8; 32],
-        plain: &mut Files<'_>,
-    ) -> io::Result<Result<(), LocalError>> {
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut number = 0;
-        loop {
-            let chunks = plain.round(workers * ROUND)?;
-            if chunks.is_empty() {
-                break;
-            }
-            let first = number;
-            number += chunks.len() as u64;
-            let compress = self.pace.compresses();
-            let begun = Instant::now();
-            let bytes: usize = chunks.iter().map(Vec::len).sum();
-            let sealed = match in_parallel(workers, chunks, |at, plain| {
-                chunk::seal(key, bound, first + at as u64, plain, compress)
-            }) {
-                Ok(sealed) => sealed,
-                Err(error) => return Ok(Err(error)),
-            };
-            let small: usize = sealed.iter().map(|sealed| sealed.bytes.len()).sum();
-            self.pace.sealed(compress, bytes, small, begun.elapsed());
-            for sealed in &sealed {
-                self.write(sealed)?;
-            }
-            if self.written - self.synced >= SYNC_BYTES {
-                self.sync()?;
-            }
+/// Packed while the disk is behind: then fewer bytes are there earlier. Where packing is behind, what
+/// is next goes as it is.
+fn take(
+    key: &LessSafeKey,
+    bound: &[u8; 32],
+    plain: &mut Files<'_>,
+    behind: &Behind<'_>,
+) -> Result<(), LocalError> {
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut number = 0;
+    loop {
+        let chunks = plain.round(workers * ROUND)?;
+        if chunks.is_empty() {
+            break;
         }
-        match chunk::end(key, bound, number) {
-            Ok(end) => self.write(&end)?,
-            Err(error) => return Ok(Err(error)),
-        }
-        self.sync()?;
-        Ok(Ok(()))
+        let first = number;
+        number += chunks.len() as u64;
+        let compress = !behind.idle();
+        let sealed = in_parallel(workers, chunks, |at, plain| {
+            chunk::seal(key, bound, first + at as u64, plain, compress)
+        })?;
+        behind.put(sealed).map_err(|Ended| LocalError::BrokenOff)?;
     }
-
-    fn write(&mut self, sealed: &Sealed) -> io::Result<()> {
-        let header = sealed.header();
-        self.file.write_all(&header)?;
-        self.file.write_all(&sealed.bytes)?;
-        self.written += (header.len() + sealed.bytes.len()) as u64;
-        self.digest.update(sealed.tag());
-        Ok(())
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        let begun = Instant::now();
-        self.file.sync_data()?;
-        self.pace
-            .synced(self.written - self.synced, begun.elapsed());
-        self.synced = self.written;
-        Ok(())
-    }
-}
-
-/// Whether to compress: while that takes less time than writing what it saves would.
-#[derive(Debug, Default)]
-struct Pace {
-    /// Seconds a byte, as last measured.
-    packing: Option<f64>,
-    writing: Option<f64>,
-    saved: f64,
-    rounds: u32,
-}
-
-impl Pace {
-    /// Rounds after which it is measured anew.
-    const AGAIN: u32 = 64;
-
-    fn compresses(&mut self) -> bool {
-        self.rounds += 1;
-        match (self.packing, self.writing) {
-            (Some(packing), Some(writing)) if !self.rounds.is_multiple_of(Self::AGAIN) => {
-                packing < writing * self.saved
-            }
-            _ => true,
-        }
-    }
-
-    fn sealed(&mut self, compressed: bool, bytes: usize, small: usize, took: Duration) {
-        if compressed && bytes > 0 {
-            self.packing = Some(took.as_secs_f64() / bytes as f64);
-            self.saved = 1.0 - (small as f64 / bytes as f64).min(1.0);
-        }
-    }
-
-    fn synced(&mut self, bytes: u64, took: Duration) {
-        if bytes >= SYNC_BYTES {
-            self.writing = Some(took.as_secs_f64() / bytes as f64);
-        }
-    }
+    let end = chunk::end(key, bound, number)?;
+    behind.put(vec![end]).map_err(|Ended| LocalError::BrokenOff)
 }
 
 /// The bytes of several files one after the other.
@@ -223,11 +134,11 @@ impl<'a> Files<'a> {
     }
 
     /// So many whole chunks; fewer at the end.
-    fn round(&mut self, chunks: usize) -> io::Result<Vec<Vec<u8>>> {
+    fn round(&mut self, chunks: usize) -> Result<Vec<Vec<u8>>, LocalError> {
         let mut round = Vec::with_capacity(chunks);
         while round.len() < chunks {
             let mut chunk = Vec::with_capacity(PLAIN_BYTES + chunk::TAG_BYTES);
-            self.fill(&mut chunk)?;
+            self.fill(&mut chunk).at("reading below", self.folder)?;
             if chunk.is_empty() {
                 break;
             }
@@ -289,24 +200,4 @@ pub(super) fn in_parallel<I: Send, O: Send, E: Send>(
         }
         Ok(all)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn compressing_goes_on_only_while_it_is_quicker_than_the_disk() {
-        let mut pace = Pace::default();
-        assert!(pace.compresses(), "nothing was measured yet");
-        let mib = 1 << 20;
-        // 100 MiB/s to pack away half, on a disk that writes 2 GiB/s.
-        pace.sealed(true, 100 * mib, 50 * mib, Duration::from_secs(1));
-        pace.synced(SYNC_BYTES, Duration::from_millis(31));
-        assert!(!pace.compresses());
-        // The same on one that writes 64 MiB/s.
-        pace.synced(SYNC_BYTES, Duration::from_secs(1));
-        pace.sealed(true, 400 * mib, 200 * mib, Duration::from_secs(1));
-        assert!(pace.compresses());
-    }
 }

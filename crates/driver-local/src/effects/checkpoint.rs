@@ -64,7 +64,13 @@ impl Shared {
         describe::can_checkpoint(&self.host, running.record.runtime)?;
         self.can_come_back(sandbox).await?;
         match self.take(&turn, ctx, &running).await {
-            Ok((manifest, took)) => self.end_and_tell(&turn, ctx, &manifest, Some(took)).await,
+            Ok((manifest, took, staging)) => {
+                // As long as the memory itself takes to be given back.
+                let plain = tokio::task::spawn_blocking(move || drop(staging));
+                let told = self.end_and_tell(&turn, ctx, &manifest, Some(took)).await;
+                let _ = plain.await;
+                told
+            }
             Err(error) => Err(self.undo(&turn, sandbox, error).await),
         }
     }
@@ -106,7 +112,7 @@ impl Shared {
         turn: &Arc<Turn>,
         ctx: &EffectContext,
         running: &Running,
-    ) -> Result<(Manifest, Took), LocalError> {
+    ) -> Result<(Manifest, Took, Staging), LocalError> {
         let lock = turn.lock.as_ref().ok_or(LocalError::BrokenOff)?;
         let sandbox = ctx.sandbox();
         let dir = self.host.layout.sandbox(sandbox);
@@ -172,7 +178,7 @@ impl Shared {
                 synced,
                 sealed,
             };
-            Ok((manifest, took))
+            Ok((manifest, took, staging))
         })
         .await
     }
