@@ -43,6 +43,8 @@ pub enum LocalError {
     Cipher(&'static str),
     #[error("the runtime says that it has written the memory, and has written none")]
     NothingWritten,
+    #[error("the runtime went back in what it had written of the memory")]
+    Rewritten,
     #[error("its lock was not free within {} ms", after.as_millis())]
     Locked { after: Duration },
     #[error("{left} processes did not end within the deadline")]
@@ -99,6 +101,7 @@ impl LocalError {
             | Self::Layers(_)
             | Self::Cipher(_)
             | Self::NothingWritten
+            | Self::Rewritten
             | Self::NoNetwork(_)
             | Self::Network { .. }
             | Self::NetworkHung { .. }

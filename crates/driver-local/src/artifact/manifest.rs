@@ -1,5 +1,5 @@
-//! What an artifact is and what it belongs to. All of the first half is bound to every chunk: one
-//! changed letter, and none of them is authentic.
+//! What an artifact is and what it belongs to. All of the first half is bound to the chunks: one
+//! changed letter, and none of them, or not the last, is authentic.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,7 +15,8 @@ use crate::error::{At, LocalError};
 use crate::layout::{Layout, SandboxDir};
 use crate::runtime::Runtimes;
 
-pub(super) const FORMAT: u32 = 1;
+/// 2: the files are bound to the last chunk alone, since the first is sealed before they are whole.
+pub(super) const FORMAT: u32 = 2;
 
 /// What memory was taken from, and what alone can bring it back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +33,8 @@ pub(crate) struct Belongs {
     pub(crate) spec: ComputeSpec,
 }
 
-/// The first half: known before the first chunk is written.
+/// The first half. All of it is known when the last chunk is written, and all but the files before
+/// the first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Head {
     pub(super) belongs: Belongs,
@@ -66,13 +68,22 @@ struct Stamp {
 }
 
 impl Head {
-    /// What every chunk is authenticated with.
+    /// What every chunk with memory is authenticated with.
     pub(super) fn bound(&self) -> Result<[u8; 32], LocalError> {
-        let bytes = serde_json::to_vec(self)
-            .map_err(io::Error::from)
-            .at("writing", Path::new(MANIFEST))?;
-        Ok(Sha256::digest(bytes).into())
+        digest_of(&(&self.belongs, &self.salt))
     }
+
+    /// And the end of them, which says what files they come to.
+    pub(super) fn bound_to_files(&self) -> Result<[u8; 32], LocalError> {
+        digest_of(self)
+    }
+}
+
+fn digest_of(what: &impl Serialize) -> Result<[u8; 32], LocalError> {
+    let bytes = serde_json::to_vec(what)
+        .map_err(io::Error::from)
+        .at("writing", Path::new(MANIFEST))?;
+    Ok(Sha256::digest(bytes).into())
 }
 
 impl Manifest {

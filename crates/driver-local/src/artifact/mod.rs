@@ -21,6 +21,7 @@ mod key;
 mod manifest;
 mod open;
 mod seal;
+mod source;
 mod staging;
 
 use std::fs;
@@ -37,7 +38,7 @@ pub(crate) use generation::Generation;
 pub(crate) use key::destroy as destroy_key;
 pub(crate) use manifest::{Belongs, Manifest};
 pub(crate) use open::open;
-pub(crate) use seal::seal;
+pub(crate) use seal::Sealing;
 pub(crate) use staging::Staging;
 
 const ASIDE: &str = ".new.";

@@ -27,7 +27,7 @@ pub(crate) fn open(
     if manifest.plain_bytes() == 0 {
         return Err(ArtifactError::Damaged("it holds no memory"));
     }
-    let bound = head.bound()?;
+    let (bound, bound_to_files) = (head.bound()?, head.bound_to_files()?);
     let key = key::read(dir)?.ok_or(ArtifactError::Damaged("the key to it is gone"))?;
     let salt = unhex(&head.salt).ok_or(ArtifactError::Damaged("its manifest cannot be read"))?;
     let key = key::derive(&key, &salt)?;
@@ -49,7 +49,11 @@ pub(crate) fn open(
         let first = number;
         number += round.len() as u64;
         let opened = in_parallel(workers, round, |at, sealed| {
-            chunk::open(&key, &bound, first + at as u64, sealed)
+            let bound = match sealed.codec {
+                Codec::Plain | Codec::Zstd => &bound,
+                Codec::End => &bound_to_files,
+            };
+            chunk::open(&key, bound, first + at as u64, sealed)
         })?;
         for bytes in opened {
             files.write(&bytes)?;

@@ -3,7 +3,7 @@
 //! ```text
 //! look ─┬─ this key's artifact is there ─────────────────────────────► end what lives, done
 //!       ├─ nothing lives ────────────────────────────────────────────► Missing
-//!       └─ halt ─ note ─ write it plain ─ seal ─ (there) ─ end ──────► done
+//!       └─ halt ─ note ─ write it plain, and seal ─ (there) ─ end ───► done
 //!                      any failure before (there): as it was, Rejected
 //! ```
 //!
@@ -19,7 +19,7 @@ use overwinter_driver::{Compute, DriverError, DriverReference, EffectContext, Ef
 use overwinter_lifecycle::ids::SandboxId;
 
 use super::{DRIVER, FORMAT, effected, owed_but};
-use crate::artifact::{self, Belongs, Manifest, Staging};
+use crate::artifact::{self, Belongs, Manifest, Sealing, Staging};
 use crate::cgroup::Freezer;
 use crate::compute::{ComputeRecord, Running, Saving};
 use crate::describe;
@@ -43,7 +43,7 @@ struct Took {
     written: Duration,
     /// The storage that it lies over.
     synced: Duration,
-    /// Packed, encrypted and synced.
+    /// Packed, encrypted and synced, as far as that took longer.
     sealed: Duration,
 }
 
@@ -150,29 +150,31 @@ impl Shared {
             .cgroups
             .set_memory_limit(native, self.host.cgroups.unlimited())?;
         let call = self.host.call(&dir, &running.record, lock, turn.until);
-        let begun = Instant::now();
-        runtime.checkpoint(&call, staging.path()).await?;
-        let written = begun.elapsed();
         let belongs = Belongs {
             sandbox,
             name: ctx.key.native_name(),
             generation: running.record.birth,
-            runtime: String::new(),
+            runtime: runtime.build().to_owned(),
             supervisor: content_id(&running.record.supervisor),
             spec,
         };
         let storage = dir.workspace();
+        let begun = Instant::now();
+        let sealing = Sealing::begin(&dir, staging.path(), belongs)?;
+        let ended = runtime.checkpoint(&call, staging.path()).await;
+        let written = begun.elapsed();
         blocking(move || {
+            if let Err(error) = ended {
+                drop(sealing);
+                return Err(error);
+            }
+            let begun = Instant::now();
+            let aside = sealing.finish()?;
+            let sealed = begun.elapsed();
             let begun = Instant::now();
             sync_storage(&storage)?;
             let synced = begun.elapsed();
-            let belongs = Belongs {
-                runtime: runtime.build().to_owned(),
-                ..belongs
-            };
-            let begun = Instant::now();
-            let manifest = artifact::seal(&dir, staging.path(), belongs)?;
-            let sealed = begun.elapsed();
+            let manifest = aside.named()?;
             let took = Took {
                 written,
                 synced,
