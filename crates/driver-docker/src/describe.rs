@@ -81,6 +81,7 @@ fn runtime(name: &Option<String>) -> Vec<RuntimeOffer> {
     vec![RuntimeOffer {
         name: name.clone().unwrap_or_else(|| "runc".to_owned()),
         without: Vec::new(),
+        lacks: Vec::new(),
     }]
 }
 

@@ -16,6 +16,9 @@ const NO_QUOTAS: &str = "the filesystem of the gateway's data folder has no proj
 const NO_CHECKPOINT: &str = "no runtime that writes memory to disk is installed: install gVisor's runsc (with runc, CRIU is \
      not used: what it has restored it could not write again, as PID 1 cannot be traced)";
 
+const NOT_ON_RUNC: &str = "its runtime does not write memory to disk, as gVisor's runsc does (create one with \
+     --runtime runsc)";
+
 pub(crate) fn describe(host: &Host) -> Description {
     let disk = if host.quota.is_some() {
         "disk limits (project quotas)"
@@ -69,6 +72,10 @@ fn on_runtime(runtime: &Runtime) -> RuntimeOffer {
     RuntimeOffer {
         name: runtime.name.clone(),
         without: Network::ALL.into_iter().filter_map(without).collect(),
+        lacks: match runtime.kind {
+            Kind::Runc => vec![(Depth::Checkpoint, NOT_ON_RUNC.to_owned())],
+            Kind::Gvisor => Vec::new(),
+        },
     }
 }
 
@@ -101,10 +108,9 @@ pub(crate) fn can_checkpoint(host: &Host, kind: Kind) -> Result<(), DriverError>
     }
     match kind {
         Kind::Gvisor => Ok(()),
-        Kind::Runc => Err(DriverError::Rejected(
-            "no checkpoint of this sandbox: its runtime does not write memory to disk, as gVisor's runsc does (create one with --runtime runsc)"
-                .to_owned(),
-        )),
+        Kind::Runc => Err(DriverError::Rejected(format!(
+            "no checkpoint of this sandbox: {NOT_ON_RUNC}"
+        ))),
     }
 }
 

@@ -41,6 +41,8 @@ pub struct RuntimeOffer {
     pub name: String,
     /// Networks, by name, that are to be had here and not on this runtime, and why.
     pub without: Vec<(String, String)>,
+    /// The same of depths.
+    pub lacks: Vec<(Depth, String)>,
 }
 
 /// Why a sandbox cannot have the network, or the runtime, that it asks for.

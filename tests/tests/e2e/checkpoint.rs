@@ -113,3 +113,28 @@ async fn memory_goes_to_disk_and_comes_back_or_says_why_not() -> anyhow::Result<
     ensure!(settled(&client).await?.is_empty());
     gateway.end().await
 }
+
+#[tokio::test]
+async fn a_runtime_that_writes_no_memory_is_listed_so_and_its_sandbox_runs_on() -> anyhow::Result<()>
+{
+    if !runtimes()?.contains(&"runsc") {
+        return Ok(());
+    }
+    let gateway = Gateway::start().await?;
+    let listed = gateway.say(["driver", "list"]).await?.well()?;
+    let on_runc = |line: &&str| line.contains("checkpoint on runc");
+    let row = listed.lines().find(on_runc).context("it is not listed")?;
+    ensure!(row.contains("no: its runtime does not write memory"), "{row}");
+    ensure!(!listed.contains("on runsc"), "{listed}");
+
+    let image = gateway.image.name();
+    let create = ["sandbox", "create", "box", "--runtime", "runc", "--image"];
+    let create = create.iter().copied().chain([image.as_str()]);
+    gateway.say(create).await?.well()?;
+    let refused = gateway.say(["sandbox", "suspend", "box", "--depth", "checkpoint"]);
+    let refused = refused.await?;
+    ensure!(refused.code == 1, "{refused:?}");
+    ensure!(refused.err.contains("--runtime runsc"), "{refused:?}");
+    ensure!(sh(&gateway.client(), "box", "echo here").await? == "here\n");
+    Ok(())
+}

@@ -69,6 +69,16 @@ fn add(rows: &mut Rows, driver: &raw::Driver) {
             rows.add([name, version, what, why, String::new(), String::new()]);
         }
     }
+    for mode in &driver.modes {
+        let mut lacking: Vec<_> = mode.not_on.iter().collect();
+        lacking.sort();
+        for (runtime, why) in lacking {
+            let what = format!("{} on {runtime}", raw::label(mode.depth, "DEPTH_"));
+            let [name, version] = std::mem::take(&mut head);
+            let (none, why) = (String::new(), format!("no: {why}"));
+            rows.add([name, version, what, why, none.clone(), none]);
+        }
+    }
     let mut missing: Vec<_> = driver.unavailable.iter().collect();
     missing.sort();
     for (depth, why) in missing {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use buffa::{Inline, MessageField};
 use buffa_types::google::protobuf::{Duration as WireDuration, Timestamp};
 use overwinter_api::v1;
-use overwinter_driver::{Description, Reclaim, SuspensionMode};
+use overwinter_driver::{Description, Reclaim, RuntimeOffer, SuspensionMode};
 use overwinter_lifecycle::config::{Config, Policy, Resources, Spec};
 use overwinter_lifecycle::ids::Millis;
 use overwinter_lifecycle::operation::{Achieved, Operation, Outcome, Step, Verb};
@@ -421,7 +421,15 @@ pub fn driver(description: &Description, is_default: bool) -> v1::Driver {
         name: description.name.clone(),
         version: description.version.clone(),
         features: description.features.clone(),
-        modes: description.modes.iter().map(mode).collect(),
+        modes: (description.modes.iter())
+            .map(|it| v1::SuspensionMode {
+                not_on: lacking(description, |runtime| {
+                    let mut lacks = runtime.lacks.iter();
+                    lacks.find(|(depth, _)| *depth == it.depth)
+                }),
+                ..mode(it)
+            })
+            .collect(),
         is_default,
         unavailable: description
             .unavailable
@@ -432,18 +440,23 @@ pub fn driver(description: &Description, is_default: bool) -> v1::Driver {
             .map(|offer| v1::NetworkOffer {
                 name: offer.name.clone(),
                 missing: offer.missing.clone().unwrap_or_default(),
-                not_on: description
-                    .runtimes
-                    .iter()
-                    .filter_map(|runtime| {
-                        let mut without = runtime.without.iter();
-                        let (_, why) = without.find(|(name, _)| *name == offer.name)?;
-                        Some((runtime.name.clone(), why.clone()))
-                    })
-                    .collect(),
+                not_on: lacking(description, |runtime| {
+                    let mut without = runtime.without.iter();
+                    without.find(|(name, _)| *name == offer.name)
+                }),
             })
             .collect(),
     }
+}
+
+/// The driver's runtimes that lack something, and why.
+fn lacking<'a, M: 'a, C: FromIterator<(String, String)>>(
+    description: &'a Description,
+    lack: impl Fn(&'a RuntimeOffer) -> Option<&'a (M, String)>,
+) -> C {
+    let runtimes = description.runtimes.iter();
+    let lacking = runtimes.filter_map(|it| Some((it.name.clone(), lack(it)?.1.clone())));
+    lacking.collect()
 }
 
 fn mode(mode: &SuspensionMode) -> v1::SuspensionMode {
@@ -455,6 +468,8 @@ fn mode(mode: &SuspensionMode) -> v1::SuspensionMode {
             .collect()
     };
     v1::SuspensionMode {
+        // Of the driver, and not of the mode alone.
+        not_on: Default::default(),
         depth: depth(mode.depth).into(),
         preserves: named(&[
             (mode.preserves.processes, "processes"),
