@@ -1,5 +1,6 @@
 //! What this driver can do with the daemon that is there.
 
+use std::path::Path;
 use std::time::Duration;
 
 use bollard::models::SystemInfo;
@@ -59,7 +60,7 @@ fn here(
         features,
         networks: networks(flavor, own, host),
         runtimes: runtime(&info.default_runtime),
-        modes: modes(host),
+        modes: modes(host, sees(info.docker_root_dir.as_deref().map(Path::new))),
         unavailable: unavailable(host),
         unenforced: unenforced(info, host),
     }
@@ -70,6 +71,7 @@ fn here(
 fn away(shared: &Shared, error: &DockerError) -> Description {
     let known = shared.engine.identity().ok().flatten();
     let flavor = shared.config.flavor;
+    let sees = sees(known.as_ref().map(|it| it.root.as_path()));
     let (version_then, host) = known.map_or_else(
         || ("not seen yet".to_owned(), Host::default()),
         |it| (it.version, it.host),
@@ -80,10 +82,15 @@ fn away(shared: &Shared, error: &DockerError) -> Description {
         features: vec![format!("away: {error}")],
         networks: networks(flavor, Ok(true), &host),
         runtimes: runtime(&None),
-        modes: modes(&host),
+        modes: modes(&host, sees),
         unavailable: unavailable(&host),
         unenforced: unenforced(&SystemInfo::default(), &host),
     }
+}
+
+/// Whether the daemon's folder is there for this process: one in a container has it where it is mounted.
+fn sees(root: Option<&Path>) -> bool {
+    root.is_none_or(Path::is_dir)
 }
 
 fn version(flavor: Flavor, daemon: &str) -> String {
@@ -118,14 +125,15 @@ fn networks(flavor: Flavor, own: Result<bool, DockerError>, host: &Host) -> Vec<
 
 /// A daemon may end what runs when it ends itself, and a pause with it: memory is sure to survive the
 /// gateway alone.
-fn modes(host: &Host) -> Vec<SuspensionMode> {
+fn modes(host: &Host, sees: bool) -> Vec<SuspensionMode> {
     let stop = SuspensionMode {
         // The very container, with a new address where it has one.
         same_compute: true,
         survives: Survives {
             gateway_restart: true,
             host_reboot: true,
-            power_loss: true,
+            // What a stop cannot sync, nobody has.
+            power_loss: sees,
         },
         ..SuspensionMode::of_this_host(Depth::Stop)
     };

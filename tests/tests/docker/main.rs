@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod behind;
+mod compose;
 mod images;
 mod interrupted;
 mod life;
