@@ -182,8 +182,21 @@ impl Daemon {
         Ok(command)
     }
 
-    /// Podman with everything of its own in the folder.
-    fn podman(&self, arguments: &[&str]) -> io::Result<Command> {
+    /// A program as the user of a daemon without privilege.
+    ///
+    /// # Errors
+    /// Of one of root.
+    pub fn as_user(&self, program: &Path) -> io::Result<Command> {
+        let user = self.user.as_ref();
+        let user = user.ok_or_else(|| io::Error::other("it has no user of its own"))?;
+        Ok(user.command(&program.to_string_lossy()))
+    }
+
+    /// Podman with everything of its own in the folder, as the daemon's user.
+    ///
+    /// # Errors
+    /// When its configuration cannot be written.
+    pub fn podman(&self, arguments: &[&str]) -> io::Result<Command> {
         let at = |name: &str| self.folder.join(name);
         // Raising a hard limit takes a capability that may not be there.
         let containers = "[containers]\ndefault_ulimits = [\"nofile=20000:20000\", \"nproc=32768:32768\"]\n\

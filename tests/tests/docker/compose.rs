@@ -12,9 +12,8 @@ use overwinter_driver_docker::Flavor;
 use overwinter_driver_docker::testkit::{Daemon, cannot_run};
 use overwinter_tests::gateway::program;
 use tokio::process::Command;
-use uuid::Uuid;
 
-use crate::{IMAGE, skips};
+use crate::{IMAGE, new_folder, skips};
 
 const COMPOSE: &str = "/usr/bin/docker-compose";
 const BASE: &str = "base:latest";
@@ -38,9 +37,7 @@ impl Project {
         if skips(cannot_run(Flavor::Docker).or(missing))? {
             return Ok(None);
         }
-        let short = Uuid::new_v4().simple().to_string()[..8].to_owned();
-        let folder = std::env::temp_dir().join(format!("ow-docker-{short}"));
-        fs::create_dir(&folder)?;
+        let folder = new_folder()?;
         let daemon = Daemon::start(Flavor::Docker, &folder).await?;
         daemon.import(IMAGE, &[]).await?;
         daemon.import_tar(BASE, libraries().await?, &[]).await?;
