@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use bollard::models::SystemInfo;
 use bollard::{API_DEFAULT_VERSION, Docker};
+use rustix::process::{Uid, geteuid};
 
 use crate::error::DockerError;
 use crate::flavor::Flavor;
@@ -36,6 +38,7 @@ pub async fn doctor(flavor: Flavor, socket: &Path, data: &Path) -> Finding {
     };
     match met.await {
         Ok((info, host)) => {
+            let uncontrolled = uncontrolled(&info).filter(|_| host.rootless.is_none());
             let word = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());
             let cgroup = info.cgroup_version.map(|it| it.to_string());
             let features = host.features().into_iter();
@@ -50,6 +53,8 @@ pub async fn doctor(flavor: Flavor, socket: &Path, data: &Path) -> Finding {
                 word(info.default_runtime),
             );
             let mut lacks = host.lacks_what();
+            lacks.extend(uncontrolled);
+            lacks.extend(unprivileged(flavor, geteuid()));
             lacks.extend(host.closed(data));
             Finding::Usable { what, lacks }
         }
@@ -62,6 +67,39 @@ pub async fn doctor(flavor: Flavor, socket: &Path, data: &Path) -> Finding {
             why: error.to_string(),
         },
     }
+}
+
+/// Limits that the daemon's host cannot keep.
+fn uncontrolled(info: &SystemInfo) -> Option<Lack> {
+    let all = [
+        ("cpu", info.cpu_cfs_quota),
+        ("memory", info.memory_limit),
+        ("pids", info.pids_limit),
+    ];
+    let lacking = all.iter().filter(|(_, there)| *there == Some(false));
+    let lacking: Vec<_> = lacking.map(|(name, _)| *name).collect();
+    (!lacking.is_empty()).then(|| Lack {
+        what: format!(
+            "no limits of {}: the daemon's host has no control group for them",
+            lacking.join(", ")
+        ),
+        fix: "mount those control groups; of memory, some kernels need cgroup_enable=memory"
+            .to_owned(),
+    })
+}
+
+/// Of a gateway that this user would start.
+fn unprivileged(flavor: Flavor, uid: Uid) -> Option<Lack> {
+    (!uid.is_root()).then(|| Lack {
+        what: format!("a gateway of user {} cannot use it", uid.as_raw()),
+        fix: match flavor {
+            Flavor::Docker => "run the gateway as root",
+            Flavor::Podman => {
+                "run the gateway as root, or beside your own Podman by podman unshare overwinter gateway run"
+            }
+        }
+        .to_owned(),
+    })
 }
 
 /// Also where there is one of a user's.
@@ -80,3 +118,31 @@ fn how_to_start(flavor: Flavor) -> String {
 
 /// For an answer.
 const SECONDS: u64 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_cannot_hold_are_named() {
+        assert_eq!(uncontrolled(&SystemInfo::default()), None);
+        let info = SystemInfo {
+            memory_limit: Some(false),
+            cpu_cfs_quota: Some(true),
+            pids_limit: Some(false),
+            ..SystemInfo::default()
+        };
+        let lack = uncontrolled(&info);
+        assert!(lack.is_some_and(|it| it.what.starts_with("no limits of memory, pids: ")));
+    }
+
+    #[test]
+    fn a_user_without_privilege_is_told_who_may() {
+        assert_eq!(unprivileged(Flavor::Docker, Uid::ROOT), None);
+        let user = Uid::from_raw(1000);
+        let podman = unprivileged(Flavor::Podman, user).map(|it| it.fix);
+        assert!(podman.is_some_and(|fix| fix.contains("podman unshare")));
+        let docker = unprivileged(Flavor::Docker, user).map(|it| it.fix);
+        assert!(docker.is_some_and(|fix| !fix.contains("podman")));
+    }
+}
