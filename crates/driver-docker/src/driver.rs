@@ -179,7 +179,8 @@ impl Shared {
 
     async fn prepare(&self, sandbox: SandboxId, depth: Depth) -> Result<(), DriverError> {
         match depth {
-            Depth::Freeze | Depth::Stop => {}
+            Depth::Freeze => self.offers_freeze()?,
+            Depth::Stop => {}
             Depth::Checkpoint => return Err(no_checkpoint()),
         }
         if self.turns.is_busy(sandbox) {
@@ -201,6 +202,16 @@ impl Shared {
                 "no compute is there to freeze".to_owned(),
             )),
             (Depth::Freeze, Some(_)) | (Depth::Stop | Depth::Checkpoint, _) => Ok(()),
+        }
+    }
+}
+
+impl Shared {
+    fn offers_freeze(&self) -> Result<(), DriverError> {
+        let host = self.engine.met().map_err(DockerError::without_effect)?;
+        match host.no_freeze() {
+            Some(why) => Err(DriverError::Unsupported(why.clone())),
+            None => Ok(()),
         }
     }
 }
@@ -278,7 +289,10 @@ impl Driver for DockerDriver {
         let (shared, ctx) = (Arc::clone(&self.shared), ctx.clone());
         carry_on(ctx.deadline, async move {
             match depth {
-                Depth::Freeze => shared.freeze(&ctx).await,
+                Depth::Freeze => {
+                    shared.offers_freeze()?;
+                    shared.freeze(&ctx).await
+                }
                 Depth::Checkpoint => Err(no_checkpoint()),
                 Depth::Stop => shared.stop(&ctx).await,
             }

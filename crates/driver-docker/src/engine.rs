@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::{At, DockerError};
 use crate::flavor::Flavor;
 use crate::home::write_aside;
+use crate::host::Host;
+use crate::users::Users;
 
 /// Seconds for the head of an answer; effects have deadlines of their own, far below.
 const CLIENT_TIMEOUT: u64 = 3_600;
@@ -44,6 +46,8 @@ pub(crate) struct Engine {
     known: PathBuf,
     /// None: not connected, or the daemon's events have ended since.
     client: Mutex<Option<Docker>>,
+    /// As it was found last; None: not by this process.
+    host: Mutex<Option<Host>>,
     /// One asks who it is, and those who come meanwhile have the answer.
     hello: tokio::sync::Mutex<()>,
 }
@@ -54,21 +58,18 @@ pub(crate) struct Identity {
     pub(crate) id: String,
     /// Two daemons of one host may have one id.
     pub(crate) root: PathBuf,
-    /// The host's number for the user 0 of a container, where the daemon remaps users.
-    pub(crate) base: u32,
+    #[serde(default)]
+    pub(crate) host: Host,
     /// As found last; for a description while it is away.
     pub(crate) version: String,
 }
 
 impl Identity {
-    fn of(flavor: Flavor, info: &SystemInfo) -> Self {
-        let root = PathBuf::from(info.docker_root_dir.clone().unwrap_or_default());
-        let options = info.security_options.iter().flatten();
-        let remapped = options.clone().any(|it| it.starts_with("name=userns"));
+    fn of(flavor: Flavor, info: &SystemInfo, host: Host) -> Self {
         Self {
             id: flavor.id(info),
-            base: if remapped { base_of(&root) } else { 0 },
-            root,
+            root: PathBuf::from(info.docker_root_dir.clone().unwrap_or_default()),
+            host,
             version: info.server_version.clone().unwrap_or_default(),
         }
     }
@@ -78,13 +79,6 @@ impl Identity {
     }
 }
 
-/// A daemon that remaps users names its folder by the first of them: `…/100000.100000`.
-fn base_of(root: &Path) -> u32 {
-    let name = root.file_name().unwrap_or_default().to_string_lossy();
-    let first = name.split('.').next().unwrap_or_default();
-    first.parse().unwrap_or(0)
-}
-
 impl Engine {
     pub(crate) const fn new(flavor: Flavor, socket: PathBuf, known: PathBuf) -> Self {
         Self {
@@ -92,6 +86,7 @@ impl Engine {
             socket,
             known,
             client: Mutex::new(None),
+            host: Mutex::new(None),
             hello: tokio::sync::Mutex::const_new(()),
         }
     }
@@ -111,22 +106,23 @@ impl Engine {
             return Ok(client.clone());
         }
         let hello = tokio::time::timeout(HELLO_WITHIN, self.unchecked()).await;
-        let (unchecked, info) =
+        let (unchecked, info, host) =
             hello.unwrap_or_else(|_| Err(self.nothing_sent(Bollard::RequestTimeoutError)))?;
-        self.check(&info)?;
+        self.check(&info, host)?;
         *cached() = Some(unchecked.clone());
         Ok(unchecked)
     }
 
     /// For asking who it is.
-    async fn unchecked(&self) -> Result<(Docker, SystemInfo), DockerError> {
+    async fn unchecked(&self) -> Result<(Docker, SystemInfo, Host), DockerError> {
         let path = self.socket.to_string_lossy();
         let client = Docker::connect_with_unix(&path, CLIENT_TIMEOUT, API_DEFAULT_VERSION)
             .map_err(|error| self.nothing_sent(error))?;
         let client = client.negotiate_version().await;
         let client = client.map_err(|error| self.nothing_sent(error))?;
         let info = client.info().await.map_err(|it| self.nothing_sent(it))?;
-        Ok((client, info))
+        let host = Host::meet(self.flavor, &self.socket, &info).await;
+        Ok((client, info, host.map_err(|error| self.unsent(error))?))
     }
 
     /// A question, which changes nothing.
@@ -142,7 +138,11 @@ impl Engine {
 
     /// A failure to ask who it is: what the caller wanted was not sent.
     fn nothing_sent(&self, error: Bollard) -> DockerError {
-        match self.error(error) {
+        self.unsent(self.error(error))
+    }
+
+    fn unsent(&self, error: DockerError) -> DockerError {
+        match error {
             DockerError::Lost(why) | DockerError::Unreadable(why) => DockerError::Away {
                 socket: self.socket.clone(),
                 why,
@@ -156,9 +156,10 @@ impl Engine {
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    fn check(&self, info: &SystemInfo) -> Result<(), DockerError> {
-        let found = Identity::of(self.flavor, info);
+    fn check(&self, info: &SystemInfo, host: Host) -> Result<(), DockerError> {
+        let found = Identity::of(self.flavor, info, host);
         let known = self.identity()?;
+        let met = found.host.clone();
         match &known {
             Some(known) if !known.is_same(&found) => {
                 let text = |it: &Identity| {
@@ -179,6 +180,7 @@ impl Engine {
                 write_aside(&self.known, &bytes)?;
             }
         }
+        *self.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(met);
         Ok(())
     }
 
@@ -191,10 +193,18 @@ impl Engine {
         }
     }
 
-    /// The host's number for the user 0 of a container.
-    pub(crate) async fn base(&self) -> Result<u32, DockerError> {
+    /// Whom a container's users are on the host.
+    pub(crate) async fn users(&self) -> Result<Users, DockerError> {
         self.client().await?;
-        Ok(self.identity()?.map_or(0, |it| it.base))
+        Ok(self.met()?.users)
+    }
+
+    /// What the daemon may do on its host, as it was when it was met last.
+    pub(crate) fn met(&self) -> Result<Host, DockerError> {
+        if let Some(host) = &*self.host.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(host.clone());
+        }
+        Ok(self.identity()?.map(|it| it.host).unwrap_or_default())
     }
 
     pub(crate) async fn info(&self) -> Result<SystemInfo, DockerError> {

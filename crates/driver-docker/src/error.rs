@@ -25,6 +25,9 @@ pub enum DockerError {
         known: String,
         found: String,
     },
+    /// It answers, and no sandbox can be made with it. Nothing was sent.
+    #[error("the daemon at {} cannot be used: {why}", socket.display())]
+    Unfit { socket: PathBuf, why: String },
     /// It answered with an error: the request is over.
     #[error("the daemon says: {message}")]
     Answered { status: u16, message: String },
@@ -66,6 +69,7 @@ impl DockerError {
             }
             Self::Away { .. }
             | Self::AnotherDaemon { .. }
+            | Self::Unfit { .. }
             | Self::Answered { .. }
             | Self::Io { .. }
             | Self::NotOurs { .. }
@@ -87,6 +91,7 @@ impl DockerError {
             Self::Answered { status, .. } => Some(*status),
             Self::Away { .. }
             | Self::AnotherDaemon { .. }
+            | Self::Unfit { .. }
             | Self::Lost(_)
             | Self::Unreadable(_)
             | Self::Io { .. }

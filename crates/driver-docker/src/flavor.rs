@@ -9,7 +9,7 @@ use bollard::models::SystemInfo;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
     Docker,
-    /// Through its Docker-compatible API, as root.
+    /// Through its Docker-compatible API.
     Podman,
 }
 

@@ -34,6 +34,10 @@ pub(crate) struct Home {
 pub(crate) struct SandboxDir(PathBuf);
 
 impl SandboxDir {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
     pub(crate) fn attach(&self) -> PathBuf {
         self.0.join("attach")
     }
@@ -78,14 +82,14 @@ impl Home {
         self.sandbox(sandbox).workspace().is_dir()
     }
 
-    /// Folders of a sandbox. `base` is the host's number for the container's user 0.
-    pub(crate) fn make(&self, sandbox: SandboxId, base: u32) -> Result<(), DockerError> {
+    /// Folders of a sandbox. `root`: user and group of the container's user 0.
+    pub(crate) fn make(&self, sandbox: SandboxId, root: (u32, u32)) -> Result<(), DockerError> {
         let dir = self.sandbox(sandbox);
         folder(&dir.0, 0o711)?;
         let workspace = dir.workspace();
         if !workspace.is_dir() {
             folder(&workspace, 0o755)?;
-            chown(&workspace, Some(base), Some(base)).at("giving away", &workspace)?;
+            chown(&workspace, Some(root.0), Some(root.1)).at("giving away", &workspace)?;
             // A sandbox whose create was answered is there after a power loss.
             let all = dir.0.parent().map(Path::to_owned);
             for path in [workspace, dir.0].into_iter().chain(all) {
@@ -96,7 +100,8 @@ impl Home {
         Ok(())
     }
 
-    /// What must be there before each start: the folders that are mounted beside the workspace.
+    /// What must be there before each start: the folders that are mounted beside the workspace. `base` is as
+    /// [`door`] has it.
     pub(crate) fn furnish(&self, sandbox: SandboxId, base: u32) -> Result<(), DockerError> {
         let dir = self.sandbox(sandbox);
         folder(&dir.attach(), 0o711)?;

@@ -20,6 +20,9 @@
 //! | `reference` | the parts of an image's name |
 //! | `registry` | credentials, from what `docker login` writes |
 //! | `home` | the folders |
+//! | `host` | what the daemon may do on its host |
+//! | `users` | whom the users of a container are on this host |
+//! | `libpod` | what Podman says in its own API alone |
 //! | `testkit` | a daemon of a test's own (feature `testkit`) |
 //! | [`doctor`] | whether a daemon can be used |
 
@@ -33,7 +36,9 @@ mod engine;
 mod error;
 mod flavor;
 mod home;
+mod host;
 mod image;
+mod libpod;
 mod list;
 mod look;
 mod receipt;
@@ -41,6 +46,7 @@ mod reference;
 mod registry;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+mod users;
 mod watch;
 
 pub use config::{DockerConfig, PullPolicy};
@@ -48,3 +54,4 @@ pub use doctor::{Finding, doctor};
 pub use driver::DockerDriver;
 pub use error::OpenError;
 pub use flavor::Flavor;
+pub use host::Lack;

@@ -2,8 +2,10 @@
 //! containerd; no network, and nothing of the host's is changed. Ended by its process id, and what it
 //! leaves is cleared away, also where it was killed.
 
+mod image;
 mod proxy;
 mod registry;
+mod user;
 
 use std::fs;
 use std::io;
@@ -27,10 +29,12 @@ use overwinter_lifecycle::ids::SandboxId;
 use crate::container::name_of;
 use crate::flavor::Flavor;
 
+use image::{BUSYBOX, image};
 pub use proxy::{Events, Fault, Met, Proxy};
+use user::User;
+
 pub use registry::{PASSWORD, Registry, USER, no_registry};
 
-const BUSYBOX: &str = "/bin/busybox";
 /// For a daemon to be there, and to be gone.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -55,9 +59,17 @@ pub fn cannot_run(flavor: Flavor) -> Option<&'static str> {
     }
 }
 
+/// The same of a Podman without privilege, of a user that is there for it alone.
+#[must_use]
+pub fn cannot_run_rootless() -> Option<&'static str> {
+    cannot_run(Flavor::Podman).or_else(user::cannot_run)
+}
+
 /// A daemon that runs, or did. Ended when dropped.
 pub struct Daemon {
     flavor: Flavor,
+    /// None: root.
+    user: Option<User>,
     folder: PathBuf,
     /// Of its containers.
     cgroup: String,
@@ -70,9 +82,23 @@ impl Daemon {
     /// # Errors
     /// When it does not; its log is in the folder.
     pub async fn start(flavor: Flavor, folder: &Path) -> io::Result<Self> {
+        Self::start_as(flavor, None, folder).await
+    }
+
+    /// A Podman without privilege, as [`Self::start`] does.
+    ///
+    /// # Errors
+    /// As of [`Self::start`].
+    pub async fn start_rootless(folder: &Path) -> io::Result<Self> {
+        let user = User::new(folder)?;
+        Self::start_as(Flavor::Podman, Some(user), folder).await
+    }
+
+    async fn start_as(flavor: Flavor, user: Option<User>, folder: &Path) -> io::Result<Self> {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let mut daemon = Self {
             flavor,
+            user,
             folder: folder.to_owned(),
             cgroup: format!("overwinter-{}", name.trim_start_matches('.')),
             child: None,
@@ -156,8 +182,21 @@ impl Daemon {
         Ok(command)
     }
 
-    /// Podman with everything of its own in the folder.
-    fn podman(&self, arguments: &[&str]) -> io::Result<Command> {
+    /// A program as the user of a daemon without privilege.
+    ///
+    /// # Errors
+    /// Of one of root.
+    pub fn as_user(&self, program: &Path) -> io::Result<Command> {
+        let user = self.user.as_ref();
+        let user = user.ok_or_else(|| io::Error::other("it has no user of its own"))?;
+        Ok(user.command(&program.to_string_lossy()))
+    }
+
+    /// Podman with everything of its own in the folder, as the daemon's user.
+    ///
+    /// # Errors
+    /// When its configuration cannot be written.
+    pub fn podman(&self, arguments: &[&str]) -> io::Result<Command> {
         let at = |name: &str| self.folder.join(name);
         // Raising a hard limit takes a capability that may not be there.
         let containers = "[containers]\ndefault_ulimits = [\"nofile=20000:20000\", \"nproc=32768:32768\"]\n\
@@ -173,7 +212,10 @@ impl Daemon {
         fs::write(at("registries.conf"), registries)?;
         fs::write(at("containers.conf"), containers)?;
         fs::write(at("storage.conf"), storage)?;
-        let mut command = Command::new("podman");
+        let mut command = match &self.user {
+            Some(user) => user.command("podman"),
+            None => Command::new("podman"),
+        };
         command
             .env("CONTAINERS_CONF", at("containers.conf"))
             .env("CONTAINERS_STORAGE_CONF", at("storage.conf"))
@@ -215,6 +257,14 @@ impl Daemon {
         files: &[(&str, &str)],
         changes: &[&str],
     ) -> io::Result<()> {
+        self.import_tar(name, image(files)?, changes).await
+    }
+
+    /// Makes an image of this root.
+    ///
+    /// # Errors
+    /// What the daemon says.
+    pub async fn import_tar(&self, name: &str, root: Vec<u8>, changes: &[&str]) -> io::Result<()> {
         let (repo, tag) = name.split_once(':').unwrap_or((name, "latest"));
         let options = CreateImageOptionsBuilder::default()
             .from_src("-")
@@ -222,7 +272,7 @@ impl Daemon {
             .tag(tag)
             .changes(changes.iter().map(|&it| it.to_owned()).collect())
             .build();
-        let body = bollard::body_full(image(files)?.into());
+        let body = bollard::body_full(root.into());
         let client = self.client().await?;
         let steps = client.create_image(Some(options), Some(body), None);
         let steps: Result<Vec<_>, _> = steps.try_collect().await;
@@ -293,6 +343,11 @@ impl Daemon {
     /// When it cannot be waited for.
     pub fn kill(&mut self) -> io::Result<()> {
         if let Some(mut child) = self.child.take() {
+            // Of one without privilege there may be two.
+            let all = self.user.iter().flat_map(User::processes);
+            for (pid, _) in all.filter(|(_, line)| line.contains(" system service ")) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
             child.kill()?;
             child.wait()?;
         }
@@ -324,6 +379,9 @@ impl Daemon {
 
     /// Processes that name the folder: a containerd or a shim that outlived the daemon.
     fn stragglers(&self) -> Vec<Pid> {
+        if let Some(user) = &self.user {
+            return user.processes().into_iter().map(|(pid, _)| pid).collect();
+        }
         let name = self.folder.as_os_str().as_encoded_bytes();
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();
         let ours = all.filter(|entry| {
@@ -415,6 +473,9 @@ impl Daemon {
             let _ = fs::remove_dir(group.join("conmon"));
             let _ = fs::remove_dir(group);
         }
+        if let Some(user) = &self.user {
+            user.forget();
+        }
         let _ = fs::remove_dir_all(&self.folder);
     }
 
@@ -433,46 +494,4 @@ impl Drop for Daemon {
         let _ = self.end();
         self.clear();
     }
-}
-
-/// A root with busybox, the links to it and these files.
-fn image(files: &[(&str, &str)]) -> io::Result<Vec<u8>> {
-    let mut tar = tar::Builder::new(Vec::new());
-    let header = |kind, mode| {
-        let mut header = tar::Header::new_gnu();
-        header.set_entry_type(kind);
-        header.set_mode(mode);
-        header.set_size(0);
-        header
-    };
-    for (folder, mode) in [
-        ("bin", 0o755),
-        ("etc", 0o755),
-        ("home", 0o755),
-        ("tmp", 0o1777),
-    ] {
-        let mut header = header(tar::EntryType::Directory, mode);
-        tar.append_data(&mut header, folder, io::empty())?;
-    }
-    let busybox = fs::read(BUSYBOX)?;
-    let mut file = header(tar::EntryType::Regular, 0o755);
-    file.set_size(busybox.len() as u64);
-    tar.append_data(&mut file, "bin/busybox", &busybox[..])?;
-    for applet in [
-        "true", "false", "sh", "cat", "sleep", "id", "echo", "ls", "kill", "touch", "env", "date",
-        "grep", "mkdir", "rm", "stat", "wc",
-    ] {
-        let mut link = header(tar::EntryType::Symlink, 0o777);
-        tar.append_link(&mut link, format!("bin/{applet}"), "busybox")?;
-    }
-    let passwd = (
-        "etc/passwd",
-        "root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000::/home:/bin/sh\n",
-    );
-    for (path, text) in files.iter().chain([&passwd]) {
-        let mut file = header(tar::EntryType::Regular, 0o644);
-        file.set_size(text.len() as u64);
-        tar.append_data(&mut file, path, text.as_bytes())?;
-    }
-    tar.into_inner()
 }

@@ -7,13 +7,15 @@ mod common;
 
 use std::time::Duration;
 
-use bollard::query_parameters::{StartContainerOptions, WaitContainerOptions};
+use bollard::query_parameters::{
+    InspectContainerOptions, StartContainerOptions, WaitContainerOptions,
+};
 use common::{Bed, Stage, needs, supervisor};
 use futures::StreamExt;
 use overwinter_driver::testkit::conformance::{Backend, Subject};
 use overwinter_driver::{Depth, DriverError, DriverReference, Effected, Observed};
 use overwinter_driver_docker::Flavor;
-use overwinter_driver_docker::testkit::Fault;
+use overwinter_driver_docker::testkit::{Fault, Proxy};
 use overwinter_lifecycle::operation::EffectKind;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -178,6 +180,48 @@ async fn a_daemon_that_was_never_seen_offers_what_any_does() {
     subject.delete().await;
     assert_eq!(bed.leftovers().await, Vec::<String>::new());
     drop(bed);
+    common::end(daemon);
+}
+
+/// The daemon says that it labels containers for SELinux, as one on such a host does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_docker_that_labels_containers_is_asked_for_none() {
+    let says = Fault::Reworded("\"name=seccomp,profile=default\"", "\"name=selinux\"");
+    is_asked_for_no_label(Flavor::Docker, "GET /info", says).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_podman_that_labels_containers_is_asked_for_none() {
+    let says = Fault::Reworded("\"selinuxEnabled\":false", "\"selinuxEnabled\":true");
+    is_asked_for_no_label(Flavor::Podman, "GET /libpod/info", says).await;
+}
+
+async fn is_asked_for_no_label(flavor: Flavor, request: &str, says: Fault) {
+    let (true, Some(binary)) = (needs(flavor), supervisor()) else {
+        return;
+    };
+    let daemon = common::daemon(flavor).await;
+    let own = daemon.lock().await.socket();
+    let proxy = Proxy::start(&own.with_extension("proxy"), &own).unwrap();
+    // The first that the driver asks.
+    let said = proxy.next(request, says);
+    let bed = Bed::through(flavor, &daemon, &binary, proxy.socket().to_owned());
+    let (mut subject, agent) = Subject::created(&bed).await;
+    assert_eq!(said.over().await.unwrap(), Some(200));
+    agent.list_processes().await.unwrap();
+    let client = daemon.lock().await.client().await.unwrap();
+    let ids = daemon.lock().await.containers().await.unwrap();
+    let made = client.inspect_container(&ids[0], None::<InspectContainerOptions>);
+    let options = made.await.unwrap().host_config.unwrap().security_opt;
+    assert_eq!(options, Some(vec!["label=disable".to_owned()]));
+    let features = bed.driver().describe().await.features;
+    assert!(
+        features.iter().any(|it| it.starts_with("SELinux")),
+        "{features:?}"
+    );
+    subject.delete().await;
+    assert_eq!(bed.leftovers().await, Vec::<String>::new());
+    drop((bed, proxy));
     common::end(daemon);
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
@@ -25,8 +26,9 @@ pub(crate) fn run(config: &Config, output: Output) -> Result<ExitCode, Failure> 
         let state = config.data_dir().join("local");
         checks.extend(doctor(&state, config.local.runtime.as_ref()));
     }
-    checks.extend(engine(Flavor::Docker, "Docker", &config.docker)?);
-    checks.extend(engine(Flavor::Podman, "Podman", &config.podman)?);
+    let data = config.data_dir();
+    checks.extend(engine(Flavor::Docker, "Docker", &config.docker, &data)?);
+    checks.extend(engine(Flavor::Podman, "Podman", &config.podman, &data)?);
     let text = match output {
         Output::Json => json(&checks),
         Output::Table => table(&checks),
@@ -96,32 +98,40 @@ fn engine(
     flavor: Flavor,
     name: &'static str,
     config: &EngineConfig,
-) -> Result<Option<Check>, Failure> {
+    data: &Path,
+) -> Result<Vec<Check>, Failure> {
     let socket = config.socket.as_deref().unwrap_or(flavor.socket());
     if !config.enabled && !socket.exists() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Failure::Runtime)?;
-    let finding = runtime.block_on(overwinter_driver_docker::doctor(flavor, socket));
-    let (status, detail, fix) = match (finding, config.enabled) {
-        (Finding::Usable(detail), true) => (Status::Ok, detail, String::new()),
-        (Finding::Usable(detail), false) => (
-            Status::Ok,
-            format!("{detail}; not used: {}.enabled is not set", flavor.name()),
-            String::new(),
-        ),
-        (Finding::Unusable { why, fix }, true) => (Status::Missing, why, fix),
-        (Finding::Unusable { why, .. }, false) => {
-            (Status::Ok, format!("not used; {why}"), String::new())
-        }
-    };
-    Ok(Some(Check {
+    let finding = runtime.block_on(overwinter_driver_docker::doctor(flavor, socket, data));
+    let check = |status, detail, fix| Check {
         name,
         status,
         detail,
         fix,
-    }))
+    };
+    let none = String::new;
+    Ok(match (finding, config.enabled) {
+        (Finding::Usable { what, lacks }, true) => {
+            let lacks = lacks.into_iter();
+            let lacks = lacks.map(|it| check(Status::Warn, it.what, it.fix));
+            [check(Status::Ok, what, none())]
+                .into_iter()
+                .chain(lacks)
+                .collect()
+        }
+        (Finding::Usable { what, .. }, false) => {
+            let detail = format!("{what}; not used: {}.enabled is not set", flavor.name());
+            vec![check(Status::Ok, detail, none())]
+        }
+        (Finding::Unusable { why, fix }, true) => vec![check(Status::Missing, why, fix)],
+        (Finding::Unusable { why, .. }, false) => {
+            vec![check(Status::Ok, format!("not used; {why}"), none())]
+        }
+    })
 }

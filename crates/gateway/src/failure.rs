@@ -262,9 +262,10 @@ fn of_local(error: &local::OpenError) -> Advice {
 fn of_engine(error: &docker::OpenError) -> Advice {
     match error {
         docker::OpenError::NoSupervisor { .. } => ("SUPERVISOR_MISSING", SUPERVISOR),
-        docker::OpenError::NotRoot { .. } => {
-            ("NOT_ROOT", "run it as root (`sudo overwinter gateway run`)")
-        }
+        docker::OpenError::NotRoot { .. } => (
+            "NOT_ROOT",
+            "run it as root (`sudo overwinter gateway run`), or beside your own Podman in its user namespace (`podman unshare overwinter gateway run`)",
+        ),
         docker::OpenError::Docker(_) => (
             "DRIVER_UNUSABLE",
             "`overwinter doctor --config FILE` says what that driver needs",

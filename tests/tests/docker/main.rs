@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod behind;
+mod compose;
 mod images;
 mod interrupted;
 mod life;
 mod neighbours;
+mod rootless;
 
 use std::fs;
 use std::path::PathBuf;
@@ -31,6 +33,14 @@ fn skips(why: Option<&'static str>) -> anyhow::Result<bool> {
         eprintln!("SKIPPED: {why}");
     }
     Ok(why.is_some())
+}
+
+/// For a daemon.
+fn new_folder() -> anyhow::Result<PathBuf> {
+    let short = Uuid::new_v4().simple().to_string()[..8].to_owned();
+    let folder = std::env::temp_dir().join(format!("ow-docker-{short}"));
+    fs::create_dir(&folder)?;
+    Ok(folder)
 }
 
 /// A gateway with a daemon beside it.
@@ -58,10 +68,13 @@ impl Stage {
         if skips(cannot_run(flavor))? {
             return Ok(None);
         }
-        let short = Uuid::new_v4().simple().to_string()[..8].to_owned();
-        let folder = std::env::temp_dir().join(format!("ow-docker-{short}"));
-        fs::create_dir(&folder)?;
+        let folder = new_folder()?;
         let daemon = Daemon::start(flavor, &folder).await?;
+        Self::beside(daemon, flavor, folder).await.map(Some)
+    }
+
+    /// The same with a daemon that runs in this folder.
+    async fn beside(daemon: Daemon, flavor: Flavor, folder: PathBuf) -> anyhow::Result<Self> {
         daemon.import(IMAGE, &[]).await?;
         let mut gateway = Gateway::prepare()?;
         // Not what whoever runs the tests is logged in to.
@@ -75,7 +88,7 @@ impl Stage {
             folder,
         };
         stage.configure("never", "")?;
-        Ok(Some(stage))
+        Ok(stage)
     }
 
     /// For the next start of the gateway: when images are fetched, and tables beside the driver's.

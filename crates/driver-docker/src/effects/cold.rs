@@ -186,12 +186,12 @@ impl Shared {
         spec: &ComputeSpec,
     ) -> Result<Container, DriverError> {
         let sandbox = ctx.sandbox();
-        let base = self.engine.base().await;
-        let base = base.map_err(DockerError::without_effect)?;
+        let users = self.engine.users().await;
+        let users = users.map_err(DockerError::without_effect)?;
         let shared = Arc::clone(self);
         let furnished = blocking(move || {
-            shared.home.make(sandbox, base)?;
-            shared.home.furnish(sandbox, base)
+            shared.home.make(sandbox, users.root)?;
+            shared.home.furnish(sandbox, users.base)
         });
         furnished.await.map_err(DockerError::without_effect)?;
         let image = self.engine.image(&spec.image.digest).await;
@@ -206,7 +206,9 @@ impl Shared {
         let image = image.config.unwrap_or_default();
         let dir = self.home.sandbox(sandbox);
         let (gateway, pids) = (&self.config.gateway_id, self.config.default_pids);
-        let body = body(ctx, spec, &image, &dir, gateway, pids);
+        let mut body = body(ctx, spec, &image, &dir, gateway, pids);
+        let host = self.engine.met().map_err(DockerError::without_effect)?;
+        host.fit(&mut body);
         match self.engine.create(&name_of(sandbox), body).await {
             // One that an earlier call has asked for, and that came since the look, is as good.
             Ok(_) => {}
@@ -214,7 +216,7 @@ impl Shared {
             Err(error) if error.status() == Some(NOT_FOUND) => {
                 return Err(DriverError::Missing(error.to_string()));
             }
-            Err(error) => return Err(error.without_effect()),
+            Err(error) => return Err(host.explain(dir.path(), error).without_effect()),
         }
         match self.look(sandbox).await.map_err(DockerError::unsettled)? {
             Look::Remains(container) => Ok(container),
@@ -310,7 +312,7 @@ impl Shared {
         receipt: &Receipt,
         credentials: &Credentials,
     ) -> Result<Door, DockerError> {
-        let base = self.engine.base().await?;
+        let base = self.engine.users().await?.base;
         let (shared, receipt, credentials) =
             (Arc::clone(self), receipt.clone(), credentials.clone());
         blocking(move || {
@@ -343,7 +345,7 @@ impl Shared {
         if has_door(entry) {
             return Ok(());
         }
-        let base = self.engine.base().await?;
+        let base = self.engine.users().await?.base;
         let door = Some(self.open_door(sandbox, base)?);
         let run = Run {
             held: running.receipt.held,
@@ -371,7 +373,7 @@ impl Shared {
     ) -> Result<(), DockerError> {
         let sandbox = credentials.sandbox;
         self.open_the_way(turn.entry(), sandbox, running).await?;
-        let base = self.engine.base().await?;
+        let base = self.engine.users().await?.base;
         let folder = self.home.sandbox(sandbox).attach();
         Ok(door::write(&folder, base, credentials)?)
     }

@@ -34,6 +34,8 @@ pub enum Fault {
     Refused(u16),
     /// Carried out twice, one after the other; its sender has the first answer.
     Twice,
+    /// Carried out; in the answer the first words are replaced by the second, which are no longer.
+    Reworded(&'static str, &'static str),
 }
 
 /// A request that a fault waits for.
@@ -247,6 +249,11 @@ async fn serve(seen: &Seen, mut client: UnixStream) -> io::Result<()> {
             client.write_all(answer.as_bytes()).await?;
             None
         }
+        Fault::Reworded(from, to) => {
+            let answer = reworded(&ask(seen, &bytes).await?, from, to);
+            client.write_all(&answer).await?;
+            status(&answer)
+        }
         Fault::Twice => {
             let first = ask(seen, &bytes).await?;
             let again = ask(seen, &bytes).await?;
@@ -282,6 +289,14 @@ async fn pass_events(seen: &Seen, client: UnixStream, mut daemon: UnixStream) ->
     }
 }
 
+/// So that its length stays.
+fn reworded(message: &[u8], from: &str, to: &str) -> Vec<u8> {
+    let text = String::from_utf8_lossy(message);
+    let padding = " ".repeat(from.len().saturating_sub(to.len()));
+    text.replacen(from, &format!("{to}{padding}"), 1)
+        .into_bytes()
+}
+
 /// The daemon's whole answer.
 async fn ask(seen: &Seen, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut daemon = UnixStream::connect(&seen.daemon).await?;
@@ -289,7 +304,13 @@ async fn ask(seen: &Seen, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     let head = read_head(&mut daemon, &mut answer).await?;
     let whole = head + content_length(&answer);
-    while answer.len() < whole && daemon.read_buf(&mut answer).await? > 0 {}
+    let head = String::from_utf8_lossy(&answer[..head]).to_ascii_lowercase();
+    let chunked = head.contains("transfer-encoding: chunked");
+    while answer.len() < whole || chunked && !answer.ends_with(b"\r\n0\r\n\r\n") {
+        if daemon.read_buf(&mut answer).await? == 0 {
+            break;
+        }
+    }
     Ok(answer)
 }
 

@@ -3,13 +3,14 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use overwinter_driver::testkit::conformance::{Backend, Subject, TestLedger, TestPort, Wires};
 use overwinter_driver::{Driver, PinnedImage};
-use overwinter_driver_docker::testkit::{Daemon, Proxy, cannot_run};
+use overwinter_driver_docker::testkit::{Daemon, Proxy, cannot_run, cannot_run_rootless};
 use overwinter_driver_docker::{DockerConfig, DockerDriver, Flavor, PullPolicy};
 use overwinter_lifecycle::ids::SandboxId;
 use uuid::Uuid;
@@ -20,6 +21,15 @@ pub const IMAGE: &str = "winter:latest";
 /// nothing does not look like one that has.
 pub fn needs(flavor: Flavor) -> bool {
     let why = cannot_run(flavor);
+    if let Some(why) = why {
+        skip(why);
+    }
+    why.is_none()
+}
+
+/// The same of a Podman without privilege.
+pub fn needs_rootless() -> bool {
+    let why = cannot_run_rootless();
     if let Some(why) = why {
         skip(why);
     }
@@ -50,9 +60,23 @@ pub fn supervisor() -> Option<PathBuf> {
 
 /// With the image that the tests use.
 pub async fn daemon(flavor: Flavor) -> Arc<tokio::sync::Mutex<Daemon>> {
+    let folder = folder();
+    with_image(Daemon::start(flavor, &folder).await.unwrap()).await
+}
+
+/// A Podman without privilege, with the same image.
+pub async fn rootless() -> Arc<tokio::sync::Mutex<Daemon>> {
+    let folder = folder();
+    with_image(Daemon::start_rootless(&folder).await.unwrap()).await
+}
+
+fn folder() -> PathBuf {
     let folder = std::env::temp_dir().join(format!("ow-docker-{}", short()));
     fs::create_dir(&folder).unwrap();
-    let daemon = Daemon::start(flavor, &folder).await.unwrap();
+    folder
+}
+
+async fn with_image(daemon: Daemon) -> Arc<tokio::sync::Mutex<Daemon>> {
     daemon.import(IMAGE, &[]).await.unwrap();
     Arc::new(tokio::sync::Mutex::new(daemon))
 }
@@ -103,6 +127,8 @@ impl Bed {
             .prefix("ow-docker-state-")
             .tempdir()
             .unwrap();
+        // A daemon without privilege passes through it to what it mounts.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let config = DockerConfig {
             socket,
             pull: PullPolicy::Never,
